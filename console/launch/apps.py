@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class LaunchConfig(AppConfig):
+    name = "console.launch"
+    label = "launch"

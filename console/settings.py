@@ -1,0 +1,225 @@
+"""Settings. Every default runs from a fresh clone; the README lists what the environment can change."""
+
+import secrets
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from csp.constants import NONCE, NONE, SELF
+
+from console import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_DIR = env.folder("DATA_DIR", BASE_DIR / "data")
+NODE_MODULES = env.folder("NODE_MODULES", BASE_DIR / "node_modules")
+
+
+def kept_secret(name: str) -> str:
+    """The value of environment variable `name`, else one made once and kept in DATA_DIR with mode 600."""
+    if given := env.text(name):
+        return given
+    path = DATA_DIR / name.lower()
+    if path.exists():
+        return path.read_text()
+    DATA_DIR.mkdir(parents=True, exist_ok=True)
+    made = secrets.token_urlsafe(48)
+    try:
+        path.touch(mode=0o600, exist_ok=False)
+    except FileExistsError:
+        return path.read_text() or made
+    path.write_text(made)
+    return made
+
+
+def database(url: str) -> dict[str, Any]:
+    """`postgres://user:password@host:port/name`, or an empty string for SQLite (WAL) in DATA_DIR."""
+    if not url:
+        return {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": DATA_DIR / "switchyard.sqlite3",
+            "OPTIONS": {
+                # IMMEDIATE: a transaction that will write waits its turn instead of failing half-way.
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 20,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+            },
+        }
+    parts = urlsplit(url)
+    if parts.scheme not in ("postgres", "postgresql"):
+        raise env.BadSetting("DATABASE_URL: expected postgres://user:password@host:port/name, or nothing for SQLite")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path.lstrip("/"),
+        "USER": parts.username or "",
+        "PASSWORD": parts.password or "",
+        "HOST": parts.hostname or "",
+        "PORT": str(parts.port or ""),
+        "CONN_MAX_AGE": 0,
+        "CONN_HEALTH_CHECKS": True,
+    }
+
+
+SECRET_KEY = kept_secret("SECRET_KEY")
+DEBUG = env.flag("DEBUG", False)
+PUBLIC_URL = env.text("PUBLIC_URL")
+ALLOWED_HOSTS = env.words("ALLOWED_HOSTS") or ["127.0.0.1", "localhost", "[::1]", ".localhost"]
+CSRF_TRUSTED_ORIGINS = [PUBLIC_URL] if PUBLIC_URL else []
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https://")
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+INSTALLED_APPS = [
+    "console.accounts",
+    "console.fleet",
+    "console.launch",
+    "console.gateway",
+    "console.live",
+    "console.traffic",
+    "console.api",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.humanize",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "axes",
+    "csp",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+ROOT_URLCONF = "console.urls"
+ASGI_APPLICATION = "console.asgi.application"
+APPEND_SLASH = False
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": False,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+            "loaders": [
+                (
+                    "django.template.loaders.cached.Loader",
+                    [
+                        "django.template.loaders.filesystem.Loader",
+                        "django.template.loaders.app_directories.Loader",
+                    ],
+                )
+            ]
+            if not DEBUG
+            else [
+                "django.template.loaders.filesystem.Loader",
+                "django.template.loaders.app_directories.Loader",
+            ],
+        },
+    }
+]
+
+DATABASES = {"default": database(env.text("DATABASE_URL"))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+
+AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "overview"
+LOGOUT_REDIRECT_URL = "login"
+# Five wrong passwords for one name from one address: wait a quarter of an hour.
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = 0.25
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_RESET_ON_SUCCESS = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [
+    BASE_DIR / "static",
+    ("vendor/tabler", NODE_MODULES / "@tabler/core/dist"),
+    ("vendor/uplot", NODE_MODULES / "uplot/dist"),
+    ("vendor/sortable", NODE_MODULES / "sortablejs/modular"),
+]
+STATIC_ROOT = DATA_DIR / "static"
+# Files are served from where they lie, so that a fresh clone needs no collecting step.
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [SELF],
+        "script-src": [SELF, NONCE],
+        # Charts and progress bars set sizes by style attribute.
+        "style-src": [SELF, "'unsafe-inline'"],
+        "img-src": [SELF, "data:"],
+        "connect-src": [SELF],
+        "frame-ancestors": [NONE],
+        "base-uri": [SELF],
+        "form-action": [SELF],
+    }
+}
+
+# Broker, live streams and router loads: one Redis or Valkey. The supervisor (`manage.py demo`, `manage.py up`) starts an
+# embedded Valkey when REDIS_URL is not given, and passes its address on to everything that it starts.
+REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
+REDIS_PREFIX = env.text("REDIS_PREFIX", "switchyard")
+
+CELERY_BROKER_URL = REDIS_URL
+CELERY_RESULT_BACKEND = REDIS_URL
+CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_RESULT_EXPIRES = 60
+CELERY_TASK_DEFAULT_QUEUE = "console"
+CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": env.integer("BROKER_VISIBILITY_TIMEOUT_S", 600),
+    "global_keyprefix": f"{REDIS_PREFIX}:",
+}
+CELERY_RESULT_BACKEND_TRANSPORT_OPTIONS = {"global_keyprefix": f"{REDIS_PREFIX}:result:"}
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = "UTC"
+
+# Control plane tempo, seconds.
+AGENT_REPORT_EVERY_S = env.number("AGENT_REPORT_EVERY_S", 2.0)
+HOST_UNREACHABLE_AFTER_S = env.number("HOST_UNREACHABLE_AFTER_S", 15.0)
+TICK_EVERY_S = env.number("TICK_EVERY_S", 1.0)
+RECORDS_KEPT_DAYS = env.integer("RECORDS_KEPT_DAYS", 14)
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["console"], "level": env.text("LOG_LEVEL", "INFO")},
+    "loggers": {"axes": {"level": "WARNING"}, "httpx": {"level": "WARNING"}, "celery.app.trace": {"level": "WARNING"}},
+}
