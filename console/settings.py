@@ -186,8 +186,8 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 
-# Broker, live streams and router loads: one Redis or Valkey. The supervisor (`manage.py demo`, `manage.py up`) starts an
-# embedded Valkey when REDIS_URL is not given, and passes its address on to everything that it starts.
+# Broker, live streams and router loads: one Redis or Valkey. The supervisors (`manage.py demo`, `manage.py up`) start
+# an embedded Valkey when REDIS_URL is not given, and pass its address on to everything that they start.
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 REDIS_PREFIX = env.text("REDIS_PREFIX", "switchyard")
 

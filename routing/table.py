@@ -53,7 +53,7 @@ class Policy:
     plain_share_percent: float = 0.0
     """Share of requests sent to plain servers while split servers are there too, 0 to 100."""
     when_no_pair: WhenNoPair = "fallback"
-    """No usable prefill or pair: `fallback` lets a decode or plain server do the whole request, `refuse` answers 503."""
+    """No usable prefill server or pair: `fallback` lets a decode or plain server do it all, `refuse` answers 503."""
     prefix_affinity: bool = True
     session_affinity: bool = True
     retries: int = 2

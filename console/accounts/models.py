@@ -1,0 +1,116 @@
+"""Who may do what: people, their API tokens, inference keys, and the trail of what they changed."""
+
+import hashlib
+import secrets
+from datetime import datetime
+
+from django.contrib.auth.models import AbstractUser
+from django.db import models
+from django.utils import timezone
+
+
+class Role(models.TextChoices):
+    VIEWER = "viewer", "Viewer"
+    OPERATOR = "operator", "Operator"
+    ADMIN = "admin", "Admin"
+
+
+RANK = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
+
+
+def digest(secret: str) -> str:
+    """SHA-256 hex. Enough for secrets of 32 random bytes; passwords go through Django's own hashers."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class User(AbstractUser):
+    """A person. A viewer sees, an operator moves and launches, an admin registers hosts and makes tokens."""
+
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
+
+    def can(self, role: Role) -> bool:
+        return self.is_active and (self.is_superuser or RANK[Role(self.role)] >= RANK[role])
+
+
+class Secret(models.Model):
+    """Stored as a hash and shown once; `prefix` lets people tell one from another."""
+
+    name = models.CharField(max_length=80)
+    prefix = models.CharField(max_length=12)
+    hashed = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    KIND = "sy"
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"
+
+    @classmethod
+    def make_plain(cls) -> str:
+        return f"{cls.KIND}-{secrets.token_urlsafe(32)}"
+
+    def is_valid(self, now: datetime | None = None) -> bool:
+        now = now or timezone.now()
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
+
+class ApiToken(Secret):
+    """Lets automation act as its owner, with at most the role in `scope`."""
+
+    KIND = "syt"
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
+    scope = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
+
+    @classmethod
+    def issue(cls, user: User, name: str, scope: Role, expires_at: datetime | None = None) -> tuple["ApiToken", str]:
+        """The stored token and its plain text, which exists only here."""
+        plain = cls.make_plain()
+        token = cls.objects.create(
+            user=user, name=name, scope=scope, expires_at=expires_at, prefix=plain[:10], hashed=digest(plain)
+        )
+        return token, plain
+
+
+class InferenceKey(Secret):
+    """Lets a client of the router use one deployment."""
+
+    KIND = "syk"
+
+    deployment = models.ForeignKey("fleet.Deployment", on_delete=models.CASCADE, related_name="inference_keys")
+
+    @classmethod
+    def issue(cls, deployment_id: int, name: str, expires_at: datetime | None = None) -> tuple["InferenceKey", str]:
+        """The stored key and its plain text. Publish the routing table after commit (`gateway.publish.changed`)."""
+        plain = cls.make_plain()
+        key = cls.objects.create(
+            deployment_id=deployment_id, name=name, expires_at=expires_at, prefix=plain[:10], hashed=digest(plain)
+        )
+        return key, plain
+
+
+class AuditEntry(models.Model):
+    """One change: who, what, before, after, why. Never edited, never deleted by the product."""
+
+    at = models.DateTimeField(default=timezone.now)
+    actor = models.CharField(max_length=150)
+    """The user's name, `token:<name> of <user>` or `system`. Text, so that it outlives the account."""
+    action = models.CharField(max_length=60)
+    """`server.start`, `server.move`, `deployment.update`, …"""
+    target = models.CharField(max_length=120)
+    before = models.JSONField(default=dict)
+    after = models.JSONField(default=dict)
+    reason = models.CharField(max_length=400, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["target", "-id"], name="audit_by_target")]
+
+    def __str__(self) -> str:
+        return f"{self.at:%Y-%m-%d %H:%M:%S} {self.actor} {self.action} {self.target}"
