@@ -1,0 +1,56 @@
+# What a person types here. Everything installs into .venv and node_modules of this folder.
+#
+#   make demo                run everything on this machine, with simulated GPUs; Ctrl-C stops all of it
+#   make demo ENGINE=vllm    the same in front of real vLLM on the CPU (after `make real-engine`)
+#   make test lint bench     what they say
+#
+# `make demo` reads PORT (8000), HOST (127.0.0.1), DATA_DIR (data) and TRAFFIC (1; 0 sends none).
+
+PYTHON ?= $(shell tools/find-python)
+VENV := .venv
+RUN := $(VENV)/bin/python
+TESTS ?= tests
+.DEFAULT_GOAL := help
+.PHONY: help install install-python install-npm chromium demo test lint real-engine test-real-engine bench clean
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+install: install-python install-npm
+
+# An unchanged lock file makes both a no-op: the hash of what was installed is kept beside it.
+install-python:
+	@tools/once $(VENV)/.requirements.sha256 requirements.lock -- tools/install-python "$(PYTHON)" $(VENV)
+
+install-npm:
+	@tools/once node_modules/.package-lock.sha256 package-lock.json -- tools/install-npm
+
+chromium:
+	@tools/install-chromium
+
+demo: install
+	@exec $(RUN) manage.py demo
+
+lint: install-python
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+
+# Two runs: what shares nothing runs on two cores; what starts whole demos has the machine to itself.
+test: install chromium
+	$(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS)
+	$(RUN) -m pytest -m "browser or whole_demo" $(TESTS)
+
+real-engine:
+	@real-engine/setup.sh
+
+test-real-engine: install real-engine
+	$(RUN) -m pytest -m real_engine $(TESTS)
+
+bench: install
+	@tools/once out/bench-venv/.requirements.sha256 tests/benchmark/requirements.txt -- \
+		tools/install-bench "$(PYTHON)" out/bench-venv
+	@$(RUN) -m tests.benchmark.compare
+
+clean:
+	rm -rf out .mypy_cache .ruff_cache .pytest_cache .hypothesis
