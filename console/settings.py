@@ -83,6 +83,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "django_htmx",
+    "ninja",
     "axes",
     "csp",
 ]
@@ -168,6 +169,8 @@ STATICFILES_DIRS = [
     ("vendor/sortable", NODE_MODULES / "sortablejs/modular"),
 ]
 STATIC_ROOT = DATA_DIR / "static"
+# Empty until someone collects; the file server warns at every start when the folder is missing.
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 # Files are served from where they lie, so that a fresh clone needs no collecting step.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
