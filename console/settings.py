@@ -37,6 +37,8 @@ def database(url: str) -> dict[str, Any]:
         return {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": DATA_DIR / "switchyard.sqlite3",
+            # A file as well: threads share it with the locks of the real one, which memory would not show.
+            "TEST": {"NAME": DATA_DIR / "test.sqlite3"},
             "OPTIONS": {
                 # IMMEDIATE: a transaction that will write waits its turn instead of failing half-way.
                 "transaction_mode": "IMMEDIATE",
