@@ -78,6 +78,7 @@ INSTALLED_APPS = [
     "console.live",
     "console.traffic",
     "console.api",
+    "console.demo",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.humanize",
