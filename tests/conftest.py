@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 from django.conf import settings
+from django.test import override_settings
 
 
 @pytest.fixture
@@ -14,3 +15,10 @@ def valkey() -> Iterator["redis.Redis"]:
     client.flushdb()
     yield client
     client.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_passwords() -> Iterator[None]:
+    """Storing a password the way people's are takes half a second, and tests make many accounts."""
+    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
+        yield
