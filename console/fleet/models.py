@@ -198,6 +198,14 @@ class Server(models.Model):
     """The routing epoch from which on no router sends it anything new."""
     max_model_len = models.PositiveIntegerField(null=True)
     """As its /v1/models said at verification."""
+    check_attempts = models.PositiveIntegerField(default=0)
+    """Verifications of this start that ended without success."""
+    check_due_at = models.DateTimeField(null=True)
+    """Not verified again before this moment."""
+    check_problem = models.CharField(max_length=400, blank=True)
+    """Why the last verification did not succeed."""
+    kv_watch = models.JSONField(default=dict)
+    """`launch.handoffs.KvWatch`: whether live traffic really brings KV from other servers."""
 
     objects = ServerQuerySet.as_manager()
 
@@ -222,6 +230,18 @@ class Server(models.Model):
     @property
     def is_at_rest(self) -> bool:
         return self.state in AT_REST
+
+    @property
+    def leftover_pids(self) -> list[int]:
+        """Processes of its last start that outlived the main process, as last reported."""
+        if self.observed.get("alive") or self.observed.get("generation") != self.generation:
+            return []
+        return list(self.observed.get("group_pids", []))
+
+    @property
+    def holds_gpu(self) -> bool:
+        """Its GPUs are its own: it runs, is about to, or has left processes behind."""
+        return self.state in HOLDS_GPU or bool(self.leftover_pids) or bool(self.observed.get("alive"))
 
     def open_move(self) -> "Move | None":
         return self.moves.filter(status__in=MOVE_OPEN).first()

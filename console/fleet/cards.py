@@ -1,0 +1,143 @@
+"""What the yard shows of a server and of a move."""
+
+from typing import cast
+
+from console.fleet.models import Move, Server
+from console.fleet.states import HOLDS_GPU, PairState, ServerRole, ServerState
+from console.gateway.loads import RouterLoad
+from console.live.events import Degradation, MoveCard, ServerCard
+
+S = ServerState
+
+PHASE_WORDS = {
+    "spawned": "process started",
+    "imports": "loading the engine",
+    "model": "reading the model's configuration",
+    "weights": "loading weights",
+    "kv_cache": "sizing the KV cache",
+    "connector": "setting up the KV connector",
+    "nixl": "setting up NIXL",
+    "warmup": "warming up",
+    "listening": "listening",
+}
+SILENT_LOG_AFTER_S = 180.0
+
+
+def server_card(server: Server, load: RouterLoad | None = None, now: float | None = None) -> ServerCard:
+    """`load`: of all routers on it, when known. Costs one query for its pairs unless they were prefetched."""
+    load = load or RouterLoad()
+    observed, sample = server.observed, server.observed.get("sample") or {}
+    return ServerCard(
+        id=server.pk,
+        name=server.name,
+        deployment=server.deployment.name,
+        host=server.host.name,
+        gpus=list(server.gpu_indexes),
+        role=server.role,
+        state=server.state,
+        state_text=state_text(server, load),
+        state_since=server.state_since.timestamp(),
+        generation=server.generation,
+        phase=observed.get("phase", "") if server.state in HOLDS_GPU else "",
+        inflight=load.inflight,
+        handoffs=load.handoffs,
+        running=sample.get("running"),
+        waiting=sample.get("waiting"),
+        kv_usage=sample.get("kv_usage"),
+        tokens_per_s=observed.get("tokens_per_s"),
+        degradations=degradations(server, now),
+        failure=cast("dict[str, str]", server.failure),
+        url=server.url,
+        can_move_to=can_move_to(server),
+        may_start=server.is_at_rest and not server.holds_gpu,
+        may_stop=may_stop(server),
+    )
+
+
+def move_card(move: Move) -> MoveCard:
+    outage = move.out_of_service
+    return MoveCard(
+        id=move.pk,
+        server=move.server_id,
+        server_name=move.server.name,
+        from_role=move.from_role,
+        to_role=move.to_role,
+        status=move.status,
+        requested_at=move.requested_at.timestamp(),
+        finished_at=move.finished_at.timestamp() if move.finished_at else None,
+        out_of_service_s=outage.total_seconds() if outage is not None else None,
+        error=move.error,
+        requested_by=move.requested_by,
+    )
+
+
+def can_move_to(server: Server) -> list[str]:
+    return [role for role in ServerRole.values if role != server.role] if server.state == S.READY else []
+
+
+def may_stop(server: Server) -> bool:
+    if server.state in (S.STOPPED, S.STOPPING, S.DRAINING):
+        return False
+    return server.holds_gpu
+
+
+def state_text(server: Server, load: RouterLoad) -> str:
+    """The state in words, with what it waits for."""
+    state = ServerState(server.state)
+    if state == S.PENDING:
+        return f"Pending: waiting for host {server.host.name}"
+    if state in (S.STARTING, S.LOADING):
+        return f"{state.label}: {PHASE_WORDS.get(server.observed.get('phase', ''), 'waiting for its first line')}"
+    if state == S.VERIFYING:
+        return f"Verifying: {server.check_problem}" if server.check_problem else "Verifying: trying it out"
+    if state == S.DRAINING:
+        return f"Draining: {_left(load)}"
+    if state == S.STOPPING:
+        return "Stopping: waiting until its processes are gone"
+    if state == S.FAILED:
+        return f"Failed: {server.failure.get('message', 'it ended by itself')}"
+    if state == S.UNREACHABLE:
+        was = server.state_before_unreachable or "running"
+        return f"Unreachable: host {server.host.name} stopped reporting; it was {was} and may well go on"
+    return state.label
+
+
+def _left(load: RouterLoad) -> str:
+    parts = []
+    if load.inflight:
+        parts.append(f"{load.inflight} request{'s' * (load.inflight != 1)} left")
+    if load.handoffs:
+        parts.append(f"{load.handoffs} hand-off{'s' * (load.handoffs != 1)} left")
+    return ", ".join(parts) or "nothing left, waiting for the routers to say so"
+
+
+def degradations(server: Server, now: float | None = None) -> list[Degradation]:
+    found: list[Degradation] = []
+    observed = server.observed
+    if server.state == S.READY and observed.get("healthy") is False:
+        found.append(Degradation(code="unhealthy", text="Its health check fails. Read its log."))
+    if server.state == S.READY and server.kv_watch.get("not_transferred"):
+        found.append(Degradation(code="kv_not_transferred", text=server.kv_watch["text"]))
+    if server.state in (S.STARTING, S.LOADING) and now is not None and observed.get("last_line_at"):
+        silent_s = now - observed["last_line_at"]
+        if silent_s > SILENT_LOG_AFTER_S:
+            found.append(Degradation(code="silent_log", text=f"No log line for {silent_s / 60:.0f} minutes."))
+    if server.state == S.READY and server.role != ServerRole.PLAIN:
+        found += _pair_degradations(server)
+    return found
+
+
+def _pair_degradations(server: Server) -> list[Degradation]:
+    as_prefill = server.role == ServerRole.PREFILL
+    pairs = server.pairs_as_prefill if as_prefill else server.pairs_as_decode
+    found = []
+    for pair in pairs.select_related("prefill", "decode"):
+        peer = pair.decode if as_prefill else pair.prefill
+        if peer.state != S.READY or (pair.state == PairState.VERIFIED and pair.is_current):
+            continue
+        if pair.is_current and pair.state == PairState.FAILED:
+            text = f"No traffic with {peer.name}: {pair.reason} Tried again by itself; restarting {peer.name} may help."
+            found.append(Degradation(code="pair_failed", text=text))
+        else:
+            found.append(Degradation(code="pair_unverified", text=f"Not yet verified with {peer.name}."))
+    return found

@@ -1,0 +1,182 @@
+"""Creating, changing and deleting deployments."""
+
+import secrets
+from typing import Any, TypedDict
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from console.accounts.audit import Actor, record
+from console.accounts.models import Role
+from console.fleet import guards
+from console.fleet.errors import Conflict, Forbidden, Invalid
+from console.fleet.models import Deployment, Server
+from console.fleet.signals import deployment_changed, server_removed
+from console.launch.command import BadArguments, check_arguments, check_environment
+
+
+class DeploymentData(TypedDict, total=False):
+    """The fields of `Deployment` that people set. Creating needs `name`, `model` and `served_model_name`."""
+
+    name: str
+    model: str
+    served_model_name: str
+    engine: str
+    engine_args: list[str]
+    engine_env: dict[str, str]
+    connector: str
+    kv_load_failure_policy: str
+    server_api_key: str
+    require_key: bool
+    short_prompt_tokens: int
+    busy_decode_streams: int | None
+    plain_share_percent: float
+    when_no_pair: str
+    prefix_affinity: bool
+    session_affinity: bool
+    retries: int
+    wait_for_server_s: float
+    ttft_limit_ms: float | None
+    gap_limit_ms: float | None
+
+
+EDITABLE = frozenset(DeploymentData.__annotations__)
+ADMIN_ONLY = ("engine_args", "engine_env", "server_api_key")
+START_FIELDS = frozenset(
+    {"model", "served_model_name", "engine", "engine_args", "engine_env", "connector", "kv_load_failure_policy"}
+)
+"""What servers are started with: a change of these makes a new revision, seen by servers at their next start."""
+FIXED_WHILE_RUNNING = frozenset({"name", "model", "served_model_name", "engine", "connector", "server_api_key"})
+"""Routers and pairs rely on these, so they change only while no server of the deployment runs."""
+SECRET = frozenset({"server_api_key"})
+
+
+def create_deployment(actor: Actor, data: DeploymentData) -> Deployment:
+    """Its servers get an API key of their own when none is given. Raises Invalid, Forbidden."""
+    guards.need(actor, Role.OPERATOR, "create a deployment")
+    _check_known(data)
+    _check_admin_fields(actor, data)
+    made = Deployment(**{"server_api_key": secrets.token_urlsafe(24), **_cleaned(data)})
+    _validate(made)
+    with transaction.atomic():
+        _save_new(made)
+        record(actor, "deployment.create", f"deployment {made.name}", after=_shown(made, EDITABLE))
+        deployment_changed.send(sender=Deployment, deployment=made)
+    return made
+
+
+def update_deployment(deployment_id: int, actor: Actor, changes: DeploymentData, reason: str = "") -> Deployment:
+    """Changes only the fields given. Raises Invalid, Forbidden, Conflict (running servers rely on a field)."""
+    guards.need(actor, Role.OPERATOR, "change a deployment")
+    _check_known(changes)
+    with transaction.atomic():
+        subject = Deployment.objects.select_for_update().get(pk=guards.deployment(deployment_id).pk)
+        changed = {k: v for k, v in _cleaned(changes).items() if getattr(subject, k) != v}
+        if not changed:
+            return subject
+        _check_admin_fields(actor, changed)
+        _check_fixed(subject, changed)
+        before = _shown(subject, frozenset(changed))
+        for field, value in changed.items():
+            setattr(subject, field, value)
+        _validate(subject)
+        if START_FIELDS & changed.keys():
+            subject.revision += 1
+        subject.save(update_fields=[*changed, "revision"])
+        after = _shown(subject, frozenset(changed))
+        record(actor, "deployment.update", f"deployment {subject.name}", before, after, reason)
+        deployment_changed.send(sender=Deployment, deployment=subject)
+    return subject
+
+
+def delete_deployment(deployment_id: int, actor: Actor, reason: str = "") -> None:
+    """With its servers at rest. Raises Forbidden, Conflict while one runs or has left processes behind."""
+    guards.need(actor, Role.ADMIN, "delete a deployment")
+    with transaction.atomic():
+        subject = guards.deployment(deployment_id)
+        servers = list(subject.servers.select_for_update())
+        running = [server.name for server in servers if server.holds_gpu]
+        if running:
+            raise Conflict(f"{', '.join(running)} still run. Stop them, then delete {subject.name}.")
+        for server in servers:
+            server_id = server.pk
+            server.delete()
+            server_removed.send(sender=Server, server_id=server_id, deployment_id=subject.pk)
+        record(actor, "deployment.delete", f"deployment {subject.name}", _shown(subject, EDITABLE), reason=reason)
+        deployment_changed.send(sender=Deployment, deployment=subject)
+        subject.delete()
+
+
+def _check_known(data: DeploymentData) -> None:
+    for field in data:
+        if field not in EDITABLE:
+            raise Invalid(f"A deployment has no field {field}.", field)
+
+
+def _check_admin_fields(actor: Actor, data: Any) -> None:
+    for field in ADMIN_ONLY:
+        if data.get(field) and not actor.can(Role.ADMIN):
+            raise Forbidden("Only an admin may set extra engine arguments, environment or the servers' key.", field)
+
+
+def _check_fixed(subject: Deployment, changed: dict[str, Any]) -> None:
+    fixed = sorted(FIXED_WHILE_RUNNING & changed.keys())
+    if not fixed:
+        return
+    running = [server.name for server in subject.servers.all() if server.holds_gpu]
+    if running:
+        word = fixed[0].replace("_", " ")
+        raise Conflict(f"The {word} cannot change while {', '.join(running)} run. Stop them first.", fixed[0])
+
+
+def _cleaned(data: DeploymentData) -> dict[str, Any]:
+    return {key: value.strip() if isinstance(value, str) else value for key, value in data.items()}
+
+
+def _validate(subject: Deployment) -> None:
+    """Raises Invalid with the first field that is wrong."""
+    try:
+        subject.full_clean(validate_unique=False, validate_constraints=False, exclude=["engine_args", "engine_env"])
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        raise Invalid(messages[0], field) from error
+    _check_engine_args(subject.engine_args)
+    _check_engine_env(subject.engine_env)
+    for field in ("name", "served_model_name"):
+        twin = Deployment.objects.filter(**{field: getattr(subject, field)}).exclude(pk=subject.pk).first()
+        if twin is not None:
+            raise Invalid(f"Deployment {twin.name} has this already. Choose another.", field)
+
+
+def _check_engine_args(arguments: object) -> None:
+    if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+        raise Invalid("Give the extra arguments as a list of words.", "engine_args")
+    try:
+        check_arguments(arguments)
+    except BadArguments as error:
+        raise Invalid(f"{error}. Leave it out.", "engine_args") from error
+
+
+def _check_engine_env(environment: object) -> None:
+    if not isinstance(environment, dict) or not all(isinstance(value, str) for value in environment.values()):
+        raise Invalid("Give the extra environment as names with texts.", "engine_env")
+    try:
+        check_environment(environment)
+    except BadArguments as error:
+        raise Invalid(f"{error}.", "engine_env") from error
+
+
+def _save_new(made: Deployment) -> None:
+    try:
+        with transaction.atomic():
+            made.save(force_insert=True)
+    except IntegrityError as error:  # somebody created its twin between the check and here
+        raise Invalid("A deployment of this name, or serving this model name, exists already.", "name") from error
+
+
+def _shown(subject: Deployment, fields: frozenset[str]) -> dict[str, Any]:
+    """For the audit trail: secrets only as "set" or empty."""
+    return {
+        field: ("set" if getattr(subject, field) else "") if field in SECRET else getattr(subject, field)
+        for field in sorted(fields)
+    }

@@ -1,0 +1,122 @@
+"""What a move would mean, before anything is touched: refusals, consequences, capacity, expected time."""
+
+import statistics
+from typing import TypedDict
+
+from django.db.models import F
+
+from console.fleet.models import Deployment, Move, Server, WhenNoPair
+from console.fleet.states import MOVE_OPEN, MoveStatus, ServerRole, ServerState
+from console.gateway import loads
+
+PAST_STARTS = 20
+"""How many of the newest are looked at for the expected time."""
+
+
+class Capacity(TypedDict):
+    """Servers that take traffic, by role."""
+
+    plain: int
+    prefill: int
+    decode: int
+
+
+class MovePreview(TypedDict):
+    server: str
+    from_role: str
+    to_role: str
+    refused: list[str]
+    """Reasons why it cannot be moved now. Empty: it can."""
+    consequences: list[str]
+    """What traffic will see meanwhile or afterwards."""
+    needs_confirmation: bool
+    before: Capacity
+    during: Capacity
+    after: Capacity
+    pairs_after: list[str]
+    """"prefill → decode", for every pair that there will be."""
+    inflight: int
+    handoffs: int
+    expected_s: float | None
+    """Median time out of service in the past; None when nothing like it has happened yet."""
+
+
+def preview_of(server: Server, role: ServerRole) -> MovePreview:
+    ready = list(Server.objects.filter(deployment=server.deployment, state=ServerState.READY).exclude(pk=server.pk))
+    load = loads.read().get(server.pk, loads.RouterLoad())
+    during = _capacity([other.role for other in ready])
+    consequences = _consequences(server, role, during)
+    return MovePreview(
+        server=server.name,
+        from_role=server.role,
+        to_role=role,
+        refused=_refusals(server, role),
+        consequences=consequences,
+        needs_confirmation=bool(consequences),
+        before=_capacity([other.role for other in ready] + [server.role] * (server.state == ServerState.READY)),
+        during=during,
+        after=_capacity([*(other.role for other in ready), role]),
+        pairs_after=_pairs([*((other.name, other.role) for other in ready), (server.name, role)]),
+        inflight=load.inflight,
+        handoffs=load.handoffs,
+        expected_s=expected_s(server.deployment, role),
+    )
+
+
+def expected_s(deployment: Deployment, role: str) -> float | None:
+    """From moves of this deployment to `role`, else from its servers' own starts."""
+    done = Move.objects.filter(deployment=deployment, to_role=role, status=MoveStatus.DONE).order_by("-id")
+    times = [move.out_of_service.total_seconds() for move in done[:PAST_STARTS] if move.out_of_service]
+    if not times:
+        starts = deployment.servers.filter(ready_at__gt=F("started_at")).values_list("started_at", "ready_at")
+        times = [(ready - started).total_seconds() for started, ready in starts[:PAST_STARTS] if ready and started]
+    return round(statistics.median(times), 1) if times else None
+
+
+def _refusals(server: Server, role: ServerRole) -> list[str]:
+    refused = []
+    if server.role == role:
+        refused.append(f"{server.name} has the role {role} already.")
+    if server.state != ServerState.READY:
+        refused.append(f"{server.name} is {server.state}. Only a ready server can be moved.")
+    if server.host.maintenance:
+        refused.append(f"Host {server.host.name} is in maintenance, so it could not start again. End it first.")
+    if not server.host.is_reachable:
+        refused.append(f"Host {server.host.name} does not report. Look at its agent first.")
+    if role != ServerRole.PLAIN and not server.deployment.connector:
+        refused.append(f"The deployment has no KV connector, which a {role} server needs. Set one first.")
+    other = Move.objects.filter(deployment=server.deployment, status__in=MOVE_OPEN).select_related("server").first()
+    if other is not None:
+        refused.append(f"{other.server.name} is being moved to {other.to_role}. One at a time: wait for it to end.")
+    return refused
+
+
+def _consequences(server: Server, role: ServerRole, during: Capacity) -> list[str]:
+    if server.role == role or server.state != ServerState.READY:
+        return []
+    if not any(during.values()):
+        return ["It is the only ready server: every request fails until it is ready again."]
+    if server.role == ServerRole.PREFILL and not during["prefill"] and during["decode"]:
+        return [f"It is the last ready prefill server: no request can be split. {_without_pair(server.deployment)}"]
+    if server.role == ServerRole.DECODE and not during["decode"] and during["prefill"]:
+        rest = _without_pair(server.deployment)
+        if not during["plain"]:
+            rest = "There is no plain server either, so requests fail unless a prefill server can answer them."
+        return [f"It is the last ready decode server: no request can be split. {rest}"]
+    return []
+
+
+def _without_pair(deployment: Deployment) -> str:
+    if deployment.when_no_pair == WhenNoPair.REFUSE:
+        return "This deployment then refuses requests with 503."
+    return "Requests are then served without splitting, and long prompts stall running streams."
+
+
+def _capacity(roles: list[str]) -> Capacity:
+    return Capacity(plain=roles.count("plain"), prefill=roles.count("prefill"), decode=roles.count("decode"))
+
+
+def _pairs(servers: list[tuple[str, str]]) -> list[str]:
+    prefill = sorted(name for name, role in servers if role == ServerRole.PREFILL)
+    decode = sorted(name for name, role in servers if role == ServerRole.DECODE)
+    return [f"{one} → {other}" for one in prefill for other in decode]
