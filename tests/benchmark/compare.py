@@ -1,0 +1,138 @@
+"""`make bench`: routers side by side in front of the same two mock engines, in one run on one machine.
+
+Every round starts each contestant afresh, warms it up, loads it and stops it; the order turns from round to round. CPU
+time is that of the contestant's own processes over the loaded part. The figures are the medians of the rounds, with
+the ratio to the first contestant. Absolute numbers belong to the machine they were measured on; the ratios travel.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from typing import IO, Literal
+
+from tests.benchmark.contestants import CONTESTANTS, Contestant, Place
+from tests.benchmark.processes import (
+    ROOT,
+    allow_many_connections,
+    apply_load,
+    free_port,
+    held_streams,
+    mock_engines,
+)
+
+CONCURRENCY = 64
+TOKENS = 64
+GAP_MS = 10.0
+SETTLE_S = 2.0
+"""Some routers listen before their first health check is through."""
+HELD_STREAMS = 2000
+HOLD_GAP_MS = 600_000.0
+COMPARED_WITH_DIRECT: tuple[Literal["ttft_p50_ms", "ttft_p99_ms", "gap_p99_ms"], ...]
+COMPARED_WITH_DIRECT = ("ttft_p50_ms", "ttft_p99_ms", "gap_p99_ms")
+LABELS = {
+    "cpu_us_per_request": "CPU per request, µs",
+    "cpu_us_per_token": "CPU per token, µs",
+    "added_ttft_p50_ms": "added TTFT p50, ms",
+    "added_ttft_p99_ms": "added TTFT p99, ms",
+    "added_gap_p99_ms": "added gap p99, ms",
+    "requests_per_s": "requests per s",
+    "resident_mb": "resident memory, MB",
+    "kb_per_idle_stream": f"memory per idle stream, kB (of {HELD_STREAMS})",
+    "errors": "errors",
+}
+NO_RATIO = ("added_ttft_p50_ms", "added_ttft_p99_ms", "added_gap_p99_ms", "errors")
+"""Differences near zero: their ratio says nothing."""
+Figures = dict[str, float]
+
+
+def measure_speed(contestant: Contestant, place: Place, direct: Figures, requests: int) -> Figures:
+    """One round of one contestant; `direct` is the same load on the decode server without a router."""
+    with contestant(place) as process:
+        time.sleep(SETTLE_S)
+        apply_load(place.port, 2 * CONCURRENCY, CONCURRENCY)
+        before_s = process.cpu_s()
+        result = apply_load(place.port, requests, CONCURRENCY)
+        used_us = (process.cpu_s() - before_s) * 1e6
+        return {
+            "cpu_us_per_request": used_us / requests,
+            "cpu_us_per_token": used_us / max(1, result["tokens"]),
+            "added_ttft_p50_ms": result["ttft_p50_ms"] - direct["ttft_p50_ms"],
+            "added_ttft_p99_ms": result["ttft_p99_ms"] - direct["ttft_p99_ms"],
+            "added_gap_p99_ms": result["gap_p99_ms"] - direct["gap_p99_ms"],
+            "requests_per_s": result["requests_per_s"],
+            "resident_mb": process.resident_bytes() / 1e6,
+            "errors": result["errors"],
+        }
+
+
+def measure_memory(contestant: Contestant, place: Place) -> Figures:
+    """Growth of resident memory while many streams are open and say nothing."""
+    with contestant(place) as process:
+        time.sleep(SETTLE_S)
+        before = process.resident_bytes()
+        with held_streams(place.port, HELD_STREAMS):
+            return {"kb_per_idle_stream": (process.resident_bytes() - before) / HELD_STREAMS / 1e3}
+
+
+def turned(names: list[str], by: int) -> list[str]:
+    by %= len(names)
+    return names[by:] + names[:by]
+
+
+def speed_rounds(names: list[str], rounds: int, requests: int, log: IO[bytes]) -> Iterator[tuple[str, Figures]]:
+    with mock_engines(log, TOKENS, GAP_MS) as (prefill, decode):
+        decode_port = int(decode.rpartition(":")[2])
+        for number in range(rounds):
+            direct = apply_load(decode_port, requests, CONCURRENCY)
+            known: Figures = {key: direct[key] for key in COMPARED_WITH_DIRECT}
+            for name in turned(names, number):
+                place = Place(free_port(), prefill, decode, log)
+                yield name, measure_speed(CONTESTANTS[name], place, known, requests)
+
+
+def compare(names: list[str], rounds: int, requests: int, log: IO[bytes]) -> dict[str, Figures]:
+    measured: dict[str, list[Figures]] = {name: [] for name in names}
+    for name, figures in speed_rounds(names, rounds, requests, log):
+        print(f"{name}: {figures['cpu_us_per_token']:.1f} µs of CPU per token", flush=True)
+        measured[name].append(figures)
+    medians = {
+        name: {key: statistics.median(figures[key] for figures in rows) for key in rows[0]}
+        for name, rows in measured.items()
+    }
+    with mock_engines(log, 2, HOLD_GAP_MS) as (prefill, decode):
+        for name in names:
+            medians[name] |= measure_memory(CONTESTANTS[name], Place(free_port(), prefill, decode, log))
+    return medians
+
+
+def table(medians: dict[str, Figures]) -> str:
+    yardstick = next(iter(medians.values()))
+    lines = [f"{'':44}" + "".join(f"{name:>24}" for name in medians)]
+    for key, label in LABELS.items():
+        cells = []
+        for figures in medians.values():
+            is_plain = figures is yardstick or key in NO_RATIO
+            cells.append(f"{figures[key]:.2f}" + ("" if is_plain else f" ({figures[key] / yardstick[key]:.2f}x)"))
+        lines.append(f"{label:44}" + "".join(f"{cell:>24}" for cell in cells))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=600)
+    parser.add_argument("--only", nargs="+", choices=list(CONTESTANTS), default=list(CONTESTANTS))
+    args = parser.parse_args()
+    allow_many_connections()
+    out = ROOT / "out"
+    out.mkdir(exist_ok=True)
+    with (out / "bench.log").open("wb") as log:
+        medians = compare(args.only, args.rounds, args.requests, log)
+    (out / "bench.json").write_text(json.dumps(medians, indent=2))
+    print(table(medians))
+
+
+if __name__ == "__main__":
+    main()

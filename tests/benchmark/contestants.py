@@ -1,0 +1,80 @@
+"""What `make bench` compares: our router alone and inside the console, vLLM's own router, and a proxy on httpx."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from console.embedded import EmbeddedValkey
+from tests.benchmark.processes import ROOT, Running, free_port, running
+
+BENCH_BIN = ROOT / "out" / "bench-venv" / "bin"
+MANAGE = [sys.executable, str(ROOT / "manage.py")]
+IDLE_PAGES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a contestant listens and what stands behind it."""
+
+    port: int
+    prefill: str
+    decode: str
+    log: IO[bytes]
+
+
+Contestant = Callable[[Place], AbstractContextManager[Running]]
+
+
+def router_alone(place: Place) -> AbstractContextManager[Running]:
+    argv = ["router", "--prefill", place.prefill, "--decode", place.decode, "--port", str(place.port)]
+    return running([*MANAGE, *argv], place.log, place.port)
+
+
+def vllm_router(place: Place) -> AbstractContextManager[Running]:
+    argv = [str(BENCH_BIN / "vllm-router"), "--host", "127.0.0.1", "--port", str(place.port)]
+    argv += ["--vllm-pd-disaggregation", "--prefill", place.prefill, "--decode", place.decode]
+    argv += ["--policy", "round_robin", "--prometheus-port", str(free_port()), "--log-level", "error"]
+    return running(argv, place.log, place.port)
+
+
+def httpx_proxy(place: Place) -> AbstractContextManager[Running]:
+    argv = [str(BENCH_BIN / "python"), "-m", "tests.benchmark.httpx_proxy"]
+    return running([*argv, str(place.port), place.prefill, place.decode], place.log, place.port)
+
+
+@contextlib.contextmanager
+def console(place: Place) -> Iterator[Running]:
+    """The console's web process, its database and broker real, with a few yard pages open and nobody touching them."""
+    with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder:
+        valkey = EmbeddedValkey(Path(folder) / "valkey", persistent=False)
+        valkey.start()
+        env = {**os.environ, "DATA_DIR": folder, "REDIS_URL": valkey.url, "LOG_LEVEL": "WARNING", "DATABASE_URL": ""}
+        try:
+            rows = [sys.executable, "-m", "tests.benchmark.console_rows", place.prefill, place.decode]
+            cookie = subprocess.run(rows, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True, text=True).stdout
+            web = [*MANAGE, "web", "--host", "127.0.0.1", "--port", str(place.port)]
+            pages = [sys.executable, "-m", "tests.benchmark.idle_pages", str(place.port), str(IDLE_PAGES), cookie]
+            with running(web, place.log, place.port, env) as process:
+                viewers = Running(pages, place.log)
+                try:
+                    yield process
+                finally:
+                    viewers.stop()
+        finally:
+            valkey.stop()
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    "vllm-router": vllm_router,
+    "switchyard router": router_alone,
+    "switchyard console": console,
+    "httpx proxy": httpx_proxy,
+}
+"""The first is the yardstick."""
