@@ -1,0 +1,40 @@
+"""Sends what belongs together to the same server, where its prompt is cached: by session, or by the prompt's beginning.
+
+Prompts are compared by their bytes, at 1 KiB, 2 KiB, 4 KiB and so on: the longest beginning seen before decides. That
+is coarse, needs no tokenizer, and costs a hash over the prompt's bytes.
+"""
+
+from collections import OrderedDict
+
+FIRST_BLOCK_BYTES = 1024
+BLOCKS = 14
+"""Up to 8 MiB of prompt."""
+REMEMBERED = 65536
+
+
+class Memory:
+    """Which server last computed what. The oldest are forgotten."""
+
+    def __init__(self, size: int = REMEMBERED) -> None:
+        self._size = size
+        self._servers: OrderedDict[int | str, str] = OrderedDict()
+
+    def get(self, key: int | str) -> str | None:
+        return self._servers.get(key)
+
+    def put(self, key: int | str, server_id: str) -> None:
+        self._servers[key] = server_id
+        self._servers.move_to_end(key)
+        if len(self._servers) > self._size:
+            self._servers.popitem(last=False)
+
+
+def prefix_keys(prompt: bytes) -> list[tuple[int, int]]:
+    """(bytes covered, key) for each beginning of the prompt, shortest first."""
+    keys: list[tuple[int, int]] = []
+    start, length, key = 0, FIRST_BLOCK_BYTES, 0
+    while length <= len(prompt) and len(keys) < BLOCKS:
+        key = hash((key, prompt[start:length]))
+        keys.append((length, key))
+        start, length = length, length * 2
+    return keys

@@ -1,0 +1,341 @@
+"""The router: holds the table and what is running, and serves requests as an ASGI application."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from routing.ask import Ask
+from routing.backend import Backend
+from routing.choose import Choice, Chooser, Layout, lay_out
+from routing.circuit import State
+from routing.errors import LegError, Refusal
+from routing.exchange import Exchange
+from routing.http1 import Headers
+from routing.loads import Load, Sample
+from routing.metrics import RouterMetrics
+from routing.models import model_cards
+from routing.paths import is_ours
+from routing.record import Observer, Record
+from routing.reply import Request
+from routing.table import EMPTY, Deployment, Table
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+MAX_BODY_BYTES = 64 * 2**20
+HIGH_WATER_BYTES = 64 * 1024
+MAX_WAITING = 1000
+"""Requests that may wait for a pool that is starting."""
+
+
+@dataclass(frozen=True, slots=True)
+class CircuitView:
+    """A server's circuit as the pages show it."""
+
+    state: State
+    failures: int
+    last_error: str
+    retry_in_s: float
+
+
+class Router:
+    """One per process. Every call is to be made on its event loop."""
+
+    def __init__(
+        self,
+        table: Table = EMPTY,
+        observer: Observer | None = None,
+        *,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        metrics: RouterMetrics | None = None,
+    ) -> None:
+        self.table = EMPTY
+        self.max_body_bytes = max_body_bytes
+        self.metrics = metrics or RouterMetrics()
+        self._observer = observer
+        self._backends: dict[str, Backend] = {}
+        self.layouts: Mapping[str, Layout] = {}
+        """By deployment name; replaced with the table, so that a request keeps those it began with."""
+        self._active: dict[Exchange, None] = {}
+        self._swapped: asyncio.Event | None = None
+        self._waiting = 0
+        self.metrics.watch(self)
+        self.swap(table)
+
+    # The table
+
+    def swap(self, table: Table) -> None:
+        """Serves `table` from now on. Running requests keep what they began with; a vanished server's idle
+        connections are closed, its streams go on."""
+        before, self.table = self._backends, table
+        self._backends = {}
+        for deployment in table.deployments.values():
+            for server in deployment.servers:
+                self._backends[server.id] = self._backend(before.get(server.id), server.id, deployment)
+        for server_id, backend in before.items():
+            if self._backends.get(server_id) is not backend:
+                backend.pool.retire()
+        self.layouts = {deployment.name: self._lay_out(deployment) for deployment in table.deployments.values()}
+        if self._swapped is not None:
+            self._swapped.set()
+            self._swapped = None
+
+    def _backend(self, old: Backend | None, server_id: str, deployment: Deployment) -> Backend:
+        server = next(server for server in deployment.servers if server.id == server_id)
+        limit = deployment.policy.max_connections_per_server
+        if old is None or (old.server.generation, old.server.url) != (server.generation, server.url):
+            return Backend(server, limit)
+        old.server = server
+        old.pool.limit = limit
+        return old
+
+    def _lay_out(self, deployment: Deployment) -> Layout:
+        layout = lay_out(deployment, [self._backends[server.id] for server in deployment.servers])
+        old = self.layouts.get(deployment.name)
+        if old is not None:
+            layout.sessions, layout.prefixes = old.sessions, old.prefixes
+        return layout
+
+    async def wait_for(self, ask: Ask) -> Choice:
+        """Waits, if the policy lets it, until a new table makes the request possible. Raises `Refusal`."""
+        deadline = time.monotonic() + ask.deployment.policy.wait_for_server_s
+        self._waiting += 1
+        try:
+            while True:
+                layout = self.layouts.get(ask.deployment.name)
+                if layout is None:
+                    raise Refusal(404, f"{ask.deployment.model} is not served any more.", kind="NotFoundError")
+                try:
+                    return Chooser(layout, ask.wish, time.monotonic()).choose()
+                except Refusal:
+                    if not await self._next_table(deadline):
+                        raise
+        finally:
+            self._waiting -= 1
+
+    async def _next_table(self, deadline: float) -> bool:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or self._waiting > MAX_WAITING:
+            return False
+        if self._swapped is None:
+            self._swapped = asyncio.Event()
+        try:
+            # A circuit that closes again tells nobody, so waiting looks again now and then.
+            async with asyncio.timeout(min(left_s, 0.5)):
+                await self._swapped.wait()
+        except TimeoutError:
+            return time.monotonic() < deadline
+        return True
+
+    # What runs
+
+    @property
+    def active(self) -> Iterable[Exchange]:
+        """The running requests; each has a `record` that grows while it runs."""
+        return tuple(self._active)
+
+    def loads(self) -> dict[str, Load]:
+        """By server id."""
+        return {server_id: backend.load for server_id, backend in self._backends.items()}
+
+    def circuits(self) -> dict[str, CircuitView]:
+        now = time.monotonic()
+        return {
+            server_id: CircuitView(
+                backend.circuit.state(now),
+                backend.circuit.failures,
+                backend.circuit.last_error,
+                backend.circuit.retry_in_s(now),
+            )
+            for server_id, backend in self._backends.items()
+        }
+
+    def connections(self) -> Mapping[str, tuple[int, int, int]]:
+        """(in use, idle, limit) by server id."""
+        return {key: (b.pool.in_use, b.pool.idle, b.pool.limit) for key, b in self._backends.items()}
+
+    def server_names(self) -> dict[str, str]:
+        return {server_id: backend.name for server_id, backend in self._backends.items()}
+
+    def observe(
+        self,
+        server_id: str,
+        *,
+        kv_usage: float | None = None,
+        waiting: int | None = None,
+        running: int | None = None,
+    ) -> None:
+        """Takes an engine's own figures, fresh now. None is unknown, never zero."""
+        backend = self._backends.get(server_id)
+        if backend is not None:
+            backend.sample = Sample(time.monotonic(), kv_usage, waiting, running)
+
+    async def models(self, request: Request) -> bytes:
+        return await model_cards(request, self.table, self._backends)
+
+    async def aclose(self) -> None:
+        """Ends what runs and closes every connection."""
+        tasks = [exchange.stop() for exchange in self._active]
+        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        for backend in self._backends.values():
+            backend.pool.retire()
+
+    # For exchanges
+
+    def enter(self, exchange: Exchange) -> None:
+        self._active[exchange] = None
+
+    def leave(self, exchange: Exchange) -> None:
+        self._active.pop(exchange, None)
+        self.metrics.finished(exchange.record)
+        if self._observer is not None:
+            self._observer.finished(exchange.record)
+
+    def first_token(self, record: Record) -> None:
+        if self._observer is not None:
+            self._observer.first_token(record)
+
+    def count_failure(self, choice: Choice, error: LegError, *, on_prefill: bool) -> None:
+        self.metrics.leg_failed(choice, error, on_prefill=on_prefill)
+
+    # ASGI
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves the paths that `routing.paths.is_ours` names; the others get a JSON 404."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        body = await self._read_body(scope, receive)
+        if body is None:
+            return
+        headers = [(name.lower(), value) for name, value in scope["headers"]]
+        query = scope.get("query_string", b"")
+        reply = AsgiReply(receive, send)
+        request = Request(scope["method"], scope["path"], query, headers, body, len(body) > self.max_body_bytes)
+        exchange = Exchange(self, request, reply)
+        task = exchange.begin()
+        try:
+            await reply.pump()
+        finally:
+            exchange.leave()
+            await asyncio.wait([task])
+
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """None: the client left before its request was complete. Reads little more than the limit of a longer one."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            size += len(part)
+            parts.append(part)
+            if size > self.max_body_bytes or not message.get("more_body"):
+                return b"".join(parts)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.aclose()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+class AsgiReply:
+    """Writes without waiting into a queue that `pump` sends; listens for the client's leaving meanwhile."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.started = False
+        self.paused = False
+        self.on_disconnect: Callable[[], None] | None = None
+        self.on_pause: Callable[[bool], None] | None = None
+        self._receive = receive
+        self._send = send
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._start: Message | None = None
+        self._finished = False
+        self._aborted = False
+        self._left = False
+        self._wake = asyncio.Event()
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        self._start = {"type": "http.response.start", "status": status, "headers": headers}
+        self._wake.set()
+
+    def write(self, data: bytes) -> None:
+        self._queue.append(data)
+        self._queued_bytes += len(data)
+        self._wake.set()
+        if self._queued_bytes > HIGH_WATER_BYTES:
+            self._set_paused(True)
+
+    def write_frame(self, frame: bytes, start: int, end: int) -> None:
+        self.write(frame[start:end])
+
+    def finish(self) -> None:
+        self._finished = True
+        self._wake.set()
+
+    def abort(self) -> None:
+        self._aborted = True
+        self._wake.set()
+
+    async def pump(self) -> None:
+        """Sends until the answer is complete or the client leaves."""
+        listener = asyncio.get_running_loop().create_task(self._listen())
+        try:
+            while not self._left:
+                await self._wake.wait()
+                self._wake.clear()
+                if await self._flush():
+                    return
+                if self._aborted:
+                    raise ConnectionAbortedError("the answer broke off: the server closes the connection, visibly")
+        finally:
+            listener.cancel()
+
+    async def _flush(self) -> bool:
+        start, self._start = self._start, None
+        if start is not None:
+            await self._send(start)
+        while self._queue or self._finished:
+            data, finished = b"".join(self._queue), self._finished
+            self._queue.clear()
+            self._queued_bytes = 0
+            await self._send({"type": "http.response.body", "body": data, "more_body": not finished})
+            self._set_paused(False)
+            if finished:
+                return True
+        return False
+
+    async def _listen(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._left = True
+        self._wake.set()
+        if not self._finished and self.on_disconnect is not None:
+            self.on_disconnect()
+
+    def _set_paused(self, paused: bool) -> None:
+        if paused is self.paused:
+            return
+        self.paused = paused
+        if self.on_pause is not None:
+            self.on_pause(paused)
+
+
+__all__ = ["CircuitView", "Router", "is_ours"]

@@ -1,0 +1,156 @@
+"""What a client asks for, read once from its request: model, key, and what the choice of servers needs."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from routing import bodies
+from routing.affinity import prefix_keys
+from routing.choose import BYTES_PER_TOKEN, Wish
+from routing.errors import Headers, Refusal
+from routing.reply import Request
+from routing.sse import DIALECTS
+from routing.table import Deployment, Table
+
+PASSED_ON = frozenset(
+    b"content-type accept user-agent traceparent tracestate baggage x-session-id x-vllm-priority anthropic-version"
+    b" anthropic-beta".split()
+)
+"""Client headers that an engine may see. Keys, routing headers and encodings never are passed on."""
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_MODEL_IN_FORM = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n')
+PROMPT_STARTS = (b'"messages"', b'"prompt"', b'"input"')
+
+
+@dataclass(slots=True)
+class Ask:
+    """A request that may be served: its body is read, its key is right, its deployment is known."""
+
+    request: Request
+    body: dict[str, Any]
+    touched: bool
+    """The body is no longer what the client's bytes say."""
+    deployment: Deployment
+    wish: Wish
+    streamed: bool
+
+
+def request_id(request: Request) -> str:
+    given = request.get(b"x-request-id")
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given.decode()
+    return uuid4().hex
+
+
+def headers_for_servers(request: Request) -> Headers:
+    """The request id is added per leg. Answers are asked for unencoded, because they are read on their way."""
+    return [(name, value) for name, value in request.headers if name in PASSED_ON]
+
+
+def key_of(request: Request) -> str | None:
+    value = request.get(b"authorization")
+    if value is not None and value[:7].lower() == b"bearer ":
+        return value[7:].strip().decode("latin-1")
+    value = request.get(b"x-api-key")
+    return None if value is None else value.decode("latin-1")
+
+
+def may_use(deployment: Deployment, key: str | None) -> bool:
+    if deployment.key_hashes is None:
+        return True
+    return key is not None and hashlib.sha256(key.encode("latin-1", "replace")).hexdigest() in deployment.key_hashes
+
+
+def read_body(request: Request) -> dict[str, Any]:
+    """The JSON object, or for a form just the model that it names."""
+    content_type = request.get(b"content-type") or b""
+    if content_type.lower().startswith(b"multipart/form-data"):
+        found = _MODEL_IN_FORM.search(request.body)
+        return {"model": found[1].decode("utf-8", "replace")} if found else {}
+    if not request.body and request.method == "GET":
+        return {}
+    try:
+        return bodies.parse(request.body)
+    except bodies.NotJson as error:
+        raise Refusal(400, f"The body is not a JSON object: {error}. Send valid JSON.", kind="Bad Request") from error
+
+
+def deployment_for(table: Table, model: object, key: str | None) -> Deployment:
+    """Raises `Refusal`: 404 naming what is served, 401 for a wrong key, 503 when nothing is served at all."""
+    if not table.deployments:
+        raise Refusal(
+            503,
+            "No model is served yet. Start a deployment's servers, or wait until they are ready.",
+            kind="ServiceUnavailableError",
+            retry_after_s=5,
+        )
+    deployment = _named(table, model)
+    open_to_key = [other.model for other in table.deployments.values() if may_use(other, key)]
+    if deployment is not None and may_use(deployment, key):
+        return deployment
+    if deployment is not None or not open_to_key:
+        raise Refusal(
+            401,
+            "This model needs an inference key of its deployment. Send it as `Authorization: Bearer KEY`.",
+            kind="AuthenticationError",
+        )
+    raise Refusal(
+        404,
+        f"The model `{model}` is not served here. Served: {', '.join(sorted(open_to_key))}.",
+        kind="NotFoundError",
+        param="model",
+    )
+
+
+def _named(table: Table, model: object) -> Deployment | None:
+    if isinstance(model, str) and model in table.deployments:
+        return table.deployments[model]
+    if not model and len(table.deployments) == 1:
+        return next(iter(table.deployments.values()))
+    return None
+
+
+def read_ask(request: Request, table: Table, *, splits: bool) -> Ask:
+    body = read_body(request)
+    touched = bodies.without_handoff(body)
+    deployment = deployment_for(table, body.get("model"), key_of(request))
+    streamed = body.get("stream") is True
+    whole = bodies.why_not_split(request.path, body) if splits else "served by one server"
+    return Ask(request, body, touched, deployment, _wish(request, body, deployment, whole), streamed)
+
+
+def _wish(request: Request, body: dict[str, Any], deployment: Deployment, whole: str | None) -> Wish:
+    prompt = prompt_bytes(request.body) if request.path in DIALECTS else b""
+    policy = deployment.policy
+    return Wish(
+        prompt_tokens=_prompt_tokens(body, len(prompt)),
+        whole=whole,
+        session=_session(request, body) if policy.session_affinity else None,
+        prefix=prefix_keys(prompt) if policy.prefix_affinity else (),
+    )
+
+
+def prompt_bytes(raw: bytes) -> bytes:
+    """From where the prompt begins in the body. Not exact, but the same for bodies that begin alike."""
+    starts = [at for at in (raw.find(name) for name in PROMPT_STARTS) if at >= 0]
+    return raw[min(starts) :] if starts else raw
+
+
+def _prompt_tokens(body: dict[str, Any], prompt_length: int) -> int:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return len(prompt)
+    return int(prompt_length / BYTES_PER_TOKEN) + 1
+
+
+def _session(request: Request, body: dict[str, Any]) -> str | None:
+    header = request.get(b"x-session-id")
+    if header:
+        return header.decode("latin-1")
+    for name in ("session_id", "prompt_cache_key", "user"):
+        value = body.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return None

@@ -1,0 +1,52 @@
+"""One server as the router knows it: its connections, its load, its circuit. One per start of the server."""
+
+from routing.circuit import Circuit
+from routing.client import Pool
+from routing.loads import FRESH_S, Load, Sample
+from routing.table import Server
+
+SILENT_DECODE_S = 20.0
+SILENT_PREFILL_S = 120.0
+"""A server with work and without a byte for this long is avoided while there is another, whatever its /health says."""
+
+
+class Backend:
+    """Shared by all requests. `server` follows the table; a new generation gets a new backend."""
+
+    __slots__ = ("circuit", "load", "pool", "sample", "server")
+
+    def __init__(self, server: Server, connections: int) -> None:
+        self.server = server
+        self.pool = Pool(server.name, server.url, connections)
+        self.load = Load()
+        self.circuit = Circuit()
+        self.sample: Sample | None = None
+
+    @property
+    def id(self) -> str:
+        return self.server.id
+
+    @property
+    def name(self) -> str:
+        return self.server.name
+
+    def is_usable(self, now: float) -> bool:
+        """Whether new work may go there."""
+        return self.server.accepting and self.circuit.allows(now) and self.load.inflight < self.pool.limit
+
+    def is_silent(self, now: float) -> bool:
+        if not self.load.inflight:
+            return False
+        limit_s = SILENT_PREFILL_S if self.server.role == "prefill" else SILENT_DECODE_S
+        return now - self.pool.last_byte_at > limit_s
+
+    def kv_usage(self, now: float) -> float | None:
+        sample = self.sample
+        return sample.kv_usage if sample is not None and now - sample.at < FRESH_S else None
+
+    def prefill_cost(self, now: float) -> float:
+        """Prompt tokens that a new request would wait for; a request counts a little even when it is short."""
+        return self.load.prompt_tokens + 16 * self.load.inflight + 16 * self.load.handoffs
+
+    def decode_cost(self, now: float) -> float:
+        return float(self.load.inflight)

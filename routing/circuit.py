@@ -1,0 +1,67 @@
+"""A circuit per server: after some failures in a row it is left alone for a while, then tried with one request.
+
+Only failures that are the server's own count: a refused or broken connection, a 5xx, our time limits. A client's bad
+request, backpressure (429, 503) and a client that leaves say nothing about the server.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["closed", "open", "half-open"]
+FAILURES_TO_OPEN = 5
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 15.0
+
+
+@dataclass(slots=True)
+class Circuit:
+    """Times are of the caller's monotonic clock."""
+
+    failures: int = 0
+    """In a row."""
+    opened_at: float | None = None
+    pause_s: float = FIRST_PAUSE_S
+    probing: bool = False
+    last_error: str = ""
+
+    def state(self, now: float) -> State:
+        if self.opened_at is None:
+            return "closed"
+        return "half-open" if now - self.opened_at >= self.pause_s else "open"
+
+    def allows(self, now: float) -> bool:
+        if self.opened_at is None:
+            return True
+        return now - self.opened_at >= self.pause_s and not self.probing
+
+    def retry_in_s(self, now: float) -> float:
+        return 0.0 if self.opened_at is None else max(0.0, self.opened_at + self.pause_s - now)
+
+    def begin(self) -> bool:
+        """A request is about to be sent. True: it is the one that probes, and must end in one of the calls below."""
+        if self.opened_at is None:
+            return False
+        self.probing = True
+        return True
+
+    def succeed(self) -> None:
+        self.failures = 0
+        self.opened_at = None
+        self.pause_s = FIRST_PAUSE_S
+        self.probing = False
+        self.last_error = ""
+
+    def fail(self, now: float, error: str) -> None:
+        self.last_error = error
+        self.failures += 1
+        if self.opened_at is not None:
+            if now - self.opened_at >= self.pause_s:
+                self.pause_s = min(self.pause_s * 2, LONGEST_PAUSE_S)
+                self.opened_at = now
+        elif self.failures >= FAILURES_TO_OPEN:
+            self.opened_at = now
+        self.probing = False
+
+    def abandon(self) -> None:
+        """The probe ended without telling anything."""
+        self.probing = False

@@ -1,0 +1,185 @@
+"""The router alone: `python -m routing --prefill URL --decode URL --port N`. No database, no broker."""
+
+import argparse
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from routing.app import Message, Receive, Router, Scope, Send
+from routing.backend import Backend
+from routing.models import fetch_cards
+from routing.table import Deployment, Policy, Role, Server, Table, Timeouts
+from routing.uvicorn_protocol import protocol_for
+
+logger = logging.getLogger(__name__)
+RETRY_CARDS_S = 1.0
+MIB = 2**20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
+    logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    app = Alone(args)
+    config = uvicorn.Config(
+        app,
+        host=args.host,
+        port=args.port,
+        http=protocol_for(app.router),
+        log_level=args.log_level,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=args.shutdown_timeout,
+    )
+    uvicorn.Server(config).run()
+    return 0
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="router", description=__doc__)
+    for role in ("prefill", "decode", "plain"):
+        parser.add_argument(
+            f"--{role}", action="append", default=[], metavar="URL", help=f"a {role} server; repeatable"
+        )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--model", help="the name that clients send; asked of the servers when not given")
+    parser.add_argument("--api-key", action="append", default=[], help="a key that clients must send; repeatable")
+    parser.add_argument("--server-api-key", help="the key that the servers ask for")
+    parser.add_argument("--policy", action="append", default=[], metavar="NAME=VALUE", help=_policy_help())
+    parser.add_argument("--max-body-mib", type=int, default=64)
+    parser.add_argument("--shutdown-timeout", type=int, default=30, metavar="S", help="for running streams, at the end")
+    parser.add_argument("--log-level", default="warning")
+    args = parser.parse_args(argv)
+    if not (args.prefill or args.decode or args.plain):
+        parser.error("name at least one server: --prefill and --decode, or --plain")
+    try:
+        args.policy = policy_of(args.policy)
+    except ValueError as error:
+        parser.error(str(error))
+    return args
+
+
+def _policy_help() -> str:
+    fields = [*Policy.__dataclass_fields__, *Timeouts.__dataclass_fields__]
+    return "a routing setting, repeatable: " + ", ".join(name for name in fields if name != "timeouts")
+
+
+def policy_of(settings: Sequence[str]) -> Policy:
+    """Raises ValueError in words for a setting that does not exist or has a wrong value."""
+    policy: dict[str, Any] = {}
+    timeouts: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        kind = Timeouts if name in Timeouts.__dataclass_fields__ else Policy
+        if not equals or name not in kind.__dataclass_fields__ or name == "timeouts":
+            raise ValueError(f"{setting}: write NAME=VALUE with one of the names in --help")
+        (timeouts if kind is Timeouts else policy)[name] = _value(name, text, str(kind.__dataclass_fields__[name].type))
+    return Policy(**policy, timeouts=Timeouts(**timeouts))
+
+
+def _value(name: str, text: str, kind: str) -> object:
+    words = {"true": True, "false": False} if "bool" in kind else {"none": None} if "None" in kind else {}
+    if text.lower() in words:
+        return words[text.lower()]
+    if "WhenNoPair" in kind and text in ("fallback", "refuse"):
+        return text
+    try:
+        return int(text) if "int" in kind else float(text) if "float" in kind else _wrong(name, text)
+    except ValueError:
+        return _wrong(name, text)
+
+
+def _wrong(name: str, text: str) -> object:
+    raise ValueError(f"{name}={text}: not a value of this setting")
+
+
+def servers_of(args: argparse.Namespace) -> tuple[Server, ...]:
+    found: list[Server] = []
+    roles: tuple[Role, ...] = ("prefill", "decode", "plain")
+    for role in roles:
+        for number, url in enumerate(getattr(args, role), 1):
+            name = f"{role}-{number}"
+            if urlsplit(url).hostname is None:
+                raise SystemExit(f"--{role} {url}: write an address such as http://127.0.0.1:8100")
+            found.append(Server(name, name, role, url, api_key=args.server_api_key))
+    return tuple(found)
+
+
+class Alone:
+    """The ASGI application of a router without a console. It learns the model's name from the servers, trying until
+    one answers, and each server's longest context likewise."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._servers = servers_of(args)
+        self._model: str | None = args.model
+        self._learning: asyncio.Task[None] | None = None
+        self.router = Router(max_body_bytes=args.max_body_mib * MIB)
+        self._publish()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http" and scope["path"] == "/healthz":
+            await _answer(send, b"text/plain; charset=utf-8", b"ok\n")
+        elif scope["type"] == "http" and scope["path"] == "/metrics":
+            await _answer(send, b"text/plain; version=0.0.4; charset=utf-8", self.router.metrics.render())
+        else:
+            await self.router(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self._learning = asyncio.get_running_loop().create_task(self._learn())
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._learning.cancel()
+        await self.router.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def _publish(self) -> None:
+        """Until a name is known, requests for any model are answered with 503."""
+        if self._model is None:
+            return
+        keys = frozenset(hashlib.sha256(key.encode()).hexdigest() for key in self._args.api_key) or None
+        deployment = Deployment("alone", self._model, self._servers, policy=self._args.policy, key_hashes=keys)
+        table = Table(self.router.table.epoch + 1, MappingProxyType({self._model: deployment}))
+        self.router.swap(table)
+
+    async def _learn(self) -> None:
+        unknown = {server.id for server in self._servers}
+        while unknown:
+            for server in [server for server in self._servers if server.id in unknown]:
+                if await self._learn_from(server):
+                    unknown.discard(server.id)
+            await asyncio.sleep(RETRY_CARDS_S if unknown else 0)
+
+    async def _learn_from(self, server: Server) -> bool:
+        backend = Backend(server, 1)
+        cards = await fetch_cards(backend)
+        backend.pool.retire()
+        if not cards:
+            return False
+        card = next((card for card in cards if card.get("id") == self._model), cards[0])
+        known = replace(server, max_model_len=card.get("max_model_len"))
+        self._servers = tuple(known if old.id == server.id else old for old in self._servers)
+        self._model = self._model or str(card["id"])
+        self._publish()
+        return True
+
+
+async def _answer(send: Send, kind: bytes, body: bytes) -> None:
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+__all__ = ["Message", "main"]

@@ -1,0 +1,123 @@
+"""What can go wrong on the way of a request, and the OpenAI-shaped answer that says what to do about it.
+
+`Refusal` is our own answer to the client. `LegError` is one leg that failed on one server; it says whether the server
+is to blame (its circuit hears of it) and, when nothing else is left to try, which answer the client gets.
+"""
+
+import orjson
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Refusal(Exception):
+    """An answer of our own. `retry_after_s` becomes a Retry-After header; None says that trying again will not help."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        return error_body(self.status, self.message, self.kind, self.param)
+
+
+def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
+    error: dict[str, object] = {"message": message, "type": kind, "param": param, "code": status}
+    return orjson.dumps({"error": error})
+
+
+def error_event(status: int, message: str, kind: str, dialect: str) -> bytes:
+    """How a stream that has begun ends when it breaks, in the words of the API that the client speaks."""
+    error: dict[str, object]
+    if dialect == "messages":
+        error = {"type": "error", "error": {"type": "api_error", "message": message}}
+        return b"event: error\ndata: " + orjson.dumps(error) + b"\n\n"
+    if dialect == "responses":
+        error = {"type": "error", "code": str(status), "message": message, "param": None}
+        return b"event: error\ndata: " + orjson.dumps(error) + b"\n\n"
+    return b"data: " + error_body(status, message, kind) + b"\n\ndata: [DONE]\n\n"
+
+
+class LegError(Exception):
+    """One leg failed before its answer could be used."""
+
+    blames_server = True
+    status = 502
+    kind = "UpstreamError"
+
+    def refusal(self) -> Refusal:
+        return Refusal(self.status, str(self), kind=self.kind, retry_after_s=1 if self.status == 503 else None)
+
+
+class ConnectFailed(LegError):
+    """Nothing was sent."""
+
+
+class ConnectionLost(LegError):
+    """The server closed or reset the connection before its answer was complete."""
+
+    def __init__(self, message: str, *, before_answer: bool) -> None:
+        super().__init__(message)
+        self.before_answer = before_answer
+
+
+class BadAnswer(LegError):
+    """Not HTTP, or a stream that ended without having answered."""
+
+
+class TimedOut(LegError):
+    """One of our own limits; the message names it."""
+
+    status = 504
+    kind = "TimeoutError"
+
+
+class ServerBusy(LegError):
+    """Our own limit of connections to this server is reached. Nothing was sent."""
+
+    blames_server = False
+    status = 503
+    kind = "ServiceUnavailableError"
+
+
+class KeyRefused(LegError):
+    """The server did not take the key that the router holds for it: for the operator to mend, not for the client."""
+
+    blames_server = False
+    kind = "ServerKeyRefused"
+
+
+class Answered(LegError):
+    """The server answered with an error status. 4xx is the client's to mend and is passed on as it came."""
+
+    def __init__(self, status: int, headers: Headers, body: bytes) -> None:
+        super().__init__(f"answered {status}")
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.is_clients = 400 <= status < 500 and status not in (408, 429)
+        self.blames_server = status >= 500 and status != 503
+
+    def refusal(self) -> Refusal:
+        """Its words inside a stream that has begun, where the answer itself can no longer be passed on."""
+        return Refusal(self.status, _message_of(self.body) or str(self), kind=self.kind)
+
+
+def _message_of(body: bytes) -> str | None:
+    try:
+        error = orjson.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message)

@@ -1,0 +1,92 @@
+"""One request to one server: what it takes (a connection, counts, the circuit's probe) it gives back once."""
+
+import time
+from types import TracebackType
+
+from routing.backend import Backend
+from routing.client import Check, Connection
+from routing.errors import Answered, Headers, KeyRefused, LegError
+from routing.http1 import Head, request_head
+from routing.loads import take
+from routing.table import Timeouts
+
+MAX_ANSWER_BYTES = 512 * 2**20
+MAX_ERROR_BYTES = 8 * 2**20
+
+
+class Leg:
+    """`with Leg(…) as leg`: whatever way out, cancellation included, the server is left as it was found."""
+
+    def __init__(self, backend: Backend, timeouts: Timeouts, *, prompt_tokens: int = 0, streams: int = 0) -> None:
+        self.backend = backend
+        self.connection: Connection | None = None
+        self._timeouts = timeouts
+        if not backend.load.inflight:
+            backend.pool.last_byte_at = time.monotonic()
+        self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
+        self._probes = backend.circuit.begin()
+
+    def __enter__(self) -> "Leg":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._taken.give_back()
+        if self.connection is not None:
+            self.connection.release()
+        self._tell_circuit(error)
+
+    def _tell_circuit(self, error: BaseException | None) -> None:
+        circuit = self.backend.circuit
+        if error is None or (isinstance(error, Answered) and not error.blames_server):
+            circuit.succeed()
+        elif isinstance(error, LegError) and error.blames_server and not self._gave_tokens:
+            circuit.fail(time.monotonic(), str(error))
+        elif self._probes:
+            circuit.abandon()
+
+    _gave_tokens = False
+
+    def gave_tokens(self) -> None:
+        """A server that produces tokens is alive, however this request ends."""
+        self._gave_tokens = True
+
+    async def open(
+        self, method: str, target: str, headers: Headers, body: bytes | None, before_send: Check | None = None
+    ) -> Connection:
+        """Sends; returns when a successful head is there. Raises `LegError`, `Answered` for an error status."""
+        pool, key = self.backend.pool, self.backend.server.api_key
+        lines = [(b"host", pool.host), *headers]
+        if key is not None:
+            lines.append((b"authorization", b"Bearer " + key.encode("latin-1", "replace")))
+        head = request_head(method, pool.prefix + target, lines, None if body is None else len(body))
+        self.connection = await pool.open(
+            method,
+            head + body if body else head,
+            connect_s=self._timeouts.connect_s,
+            first_byte_s=self._timeouts.first_byte_s,
+            before_send=before_send,
+        )
+        await self._raise_for_status(self.connection)
+        return self.connection
+
+    @property
+    def head(self) -> Head:
+        """Of the answer, once `open` returned."""
+        assert self.connection is not None
+        assert self.connection.head is not None
+        return self.connection.head
+
+    async def _raise_for_status(self, connection: Connection) -> None:
+        head = self.head
+        if head.status < 400:
+            return
+        if head.status in (401, 403):
+            raise KeyRefused(
+                f"{self.backend.name} refused the router's own key ({head.status}). "
+                "Ask the operator to set this server's key; the client's key is never sent there."
+            )
+        raise Answered(head.status, head.headers, await connection.read(MAX_ERROR_BYTES))
+
+    async def read(self) -> bytes:
+        assert self.connection is not None
+        return await self.connection.read(MAX_ANSWER_BYTES)

@@ -1,0 +1,163 @@
+"""Passes a server's event stream to the client as it comes, counting tokens on the way."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from routing.client import Connection
+from routing.errors import BadAnswer, LegError, TimedOut
+from routing.record import Record
+from routing.reply import Reply
+from routing.sse import EventTooLong, Scanner
+
+
+class StreamRelay:
+    """One stream. Nothing goes out before its first token, so that a stream that never brings one can be tried again.
+
+    `ended` is done when the stream is over: with a `LegError` when it broke or ended without its answer. Whether
+    bytes went out by then says `begun`.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_held",
+        "_idle_s",
+        "_idle_timer",
+        "_last",
+        "_on_first_token",
+        "_record",
+        "_reply",
+        "_scanner",
+        "_start",
+        "_zero",
+        "begun",
+        "ended",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        scanner: Scanner,
+        reply: Reply,
+        record: Record,
+        *,
+        zero: float,
+        start: Callable[[], None],
+        on_first_token: Callable[[], None],
+        idle_s: float | None,
+    ) -> None:
+        """`zero` is the record's time zero on the monotonic clock; `start` sends the answer's head."""
+        loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._scanner = scanner
+        self._reply = reply
+        self._record = record
+        self._zero = zero
+        self._start = start
+        self._on_first_token = on_first_token
+        self._held: list[bytes] = []
+        self._last = 0.0
+        self._idle_s = idle_s
+        self._idle_timer = loop.call_later(idle_s, self._check_idle) if idle_s is not None else None
+        self.begun = False
+        self.ended: asyncio.Future[None] = loop.create_future()
+        reply.on_pause = self._pause
+        connection.stream_to(self)
+
+    # Sink
+
+    def frame(self, data: bytes, start: int, end: int) -> None:
+        scanner = self._scanner
+        if self.begun and not scanner.carry and scanner.is_plain_token(data, start, end):
+            now = self._connection.last_byte_at
+            self._record.gaps_ms.append((now - self._last) * 1e3)
+            self._last = now
+            self._reply.write_frame(data, start, end)
+            return
+        self.part(data[start:end])
+
+    def part(self, data: bytes) -> None:
+        try:
+            out, counting = self._scanner.feed(data)
+        except EventTooLong as error:
+            self._connection.close()
+            self._end(BadAnswer(str(error)))
+            return
+        if counting:
+            self._count(counting)
+        if self.begun:
+            if out:
+                self._reply.write(out)
+            return
+        self._held.append(out)
+        if counting or self._scanner.ended:
+            self._begin()
+
+    def closed(self, error: LegError | None) -> None:
+        scanner = self._scanner
+        if scanner.is_complete:
+            error = None
+        elif scanner.error is not None:
+            error = BadAnswer(f"the engine reported an error in its stream: {scanner.error.get('message')}")
+        elif error is None:
+            error = BadAnswer("the stream ended without a finish reason: the engine gave no complete answer")
+        if self.begun and scanner.carry:
+            self._reply.write(scanner.carry)
+        self._end(error)
+
+    # Inside
+
+    def _count(self, counting: int) -> None:
+        now = self._connection.last_byte_at
+        gaps = self._record.gaps_ms
+        if self._record.first_token_ms is None:
+            self._record.first_token_ms = (now - self._zero) * 1e3
+            self._on_first_token()
+        else:
+            gaps.append((now - self._last) * 1e3)
+        for _ in range(counting - 1):
+            gaps.append(0.0)
+        self._last = now
+
+    def _begin(self) -> None:
+        self.begun = True
+        self._start()
+        held, self._held = b"".join(self._held), []
+        self._reply.write(held)
+        if self._reply.paused:
+            self._connection.pause()
+
+    def _pause(self, paused: bool) -> None:
+        if paused:
+            self._connection.pause()
+        else:
+            self._connection.resume()
+
+    def _check_idle(self) -> None:
+        """One timer per stream, set anew only when it rings: tokens cost nothing here."""
+        assert self._idle_s is not None
+        left_s = self._connection.last_byte_at + self._idle_s - time.monotonic()
+        if left_s <= 0 and not self._connection.paused:
+            self._connection.close()
+            self._end(TimedOut(f"{self._connection.pool.name} sent nothing for the idle limit of {self._idle_s:g} s"))
+            return
+        wait_s = left_s if left_s > 0 else self._idle_s
+        self._idle_timer = asyncio.get_running_loop().call_later(wait_s, self._check_idle)
+
+    def _end(self, error: LegError | None) -> None:
+        self.stop()
+        if self._last:
+            self._record.last_token_ms = (self._last - self._zero) * 1e3
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
+
+    def stop(self) -> None:
+        """Lets go of the client and the clock; harmless when repeated."""
+        self._reply.on_pause = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None

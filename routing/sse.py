@@ -1,0 +1,223 @@
+"""Reads a server's event stream as it passes: which events carry tokens, what the usage is, how it ended.
+
+An event goes on as soon as it is complete, in the bytes it came in. The usual event of a stream differs from the one
+before only in the text of its one delta, so the first such event is parsed and becomes a template: what has the same
+bytes before and after the text needs no parsing. Any way of cutting the bytes gives the same result.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+Dialect = Literal["chat", "completions", "responses", "messages"]
+DIALECTS: dict[str, Dialect] = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "completions",
+    "/v1/responses": "responses",
+    "/v1/messages": "messages",
+}
+RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
+MAX_EVENT_BYTES = 8 * 2**20
+TEXT_KEYS = (b'"content":"', b'"text":"')
+TOKEN_DELTAS = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call", "audio")
+BROKEN_ENDS = ("abort", "error")
+"""Finish reasons that say the engine gave the answer up."""
+
+Json = dict[str, Any]
+
+
+class EventTooLong(ValueError):
+    """An event that never ends: not an event stream."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one event told."""
+
+    counts: bool = False
+    """It carries generated text, reasoning or a tool call."""
+    ended: str = ""
+    """Why the answer ended, when it did."""
+    done: bool = False
+    usage: Json | None = None
+    usage_only: bool = False
+    error: Json | None = None
+
+
+NOTHING = Seen()
+TOKEN = Seen(counts=True)
+DONE = Seen(done=True)
+
+
+class Scanner:
+    """One stream's state. `ended`: why the model ended its answer. `done`: the stream's own end marker came."""
+
+    __slots__ = ("_dialect", "_drop_usage", "_open", "carry", "done", "ended", "error", "prefix", "suffix", "usage")
+
+    def __init__(self, dialect: Dialect, *, drop_usage: bool) -> None:
+        self._dialect: Dialect = dialect
+        self._drop_usage = drop_usage
+        self._open: set[int] = set()
+        self.carry = b""
+        """The beginning of an event that is not complete yet."""
+        self.prefix = b""
+        """Empty until a template is known; then `is_plain_token` is exact."""
+        self.suffix = b""
+        self.ended = ""
+        self.done = False
+        self.usage: Json | None = None
+        self.error: Json | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the stream has told its whole answer. `[DONE]` alone does not: a failed load of the cache ends so."""
+        return self.done and bool(self.ended) and not self._open and self.error is None
+
+    @property
+    def _is_cut_short(self) -> bool:
+        """The end marker came before an end: it is held back, because clients read nothing that follows it."""
+        return self.error is None and (not self.ended or bool(self._open))
+
+    def is_plain_token(self, data: bytes, start: int, end: int) -> bool:
+        """Whether these bytes, begun between two events, are one event that differs from the template in its text."""
+        if not self.prefix or not data.startswith(self.prefix, start):
+            return False
+        text, after = start + len(self.prefix), end - len(self.suffix)
+        return after > text and data.endswith(self.suffix, after, end) and data.find(b'"', text, end) == after
+
+    def feed(self, data: bytes) -> tuple[bytes, int]:
+        """Takes any cut of the stream; returns the events it completes and how many of them carry tokens."""
+        if self.carry:
+            data = self.carry + data
+        out: list[bytes] = []
+        counting = start = 0
+        while (end := event_end(data, start)) >= 0:
+            seen = self._read(data, start, end)
+            if not (seen.usage_only and self._drop_usage) and not (seen is DONE and self._is_cut_short):
+                out.append(data[start:end])
+            counting += seen.counts
+            start = end
+        self.carry = data[start:]
+        if len(self.carry) > MAX_EVENT_BYTES:
+            raise EventTooLong(f"one event of the stream is longer than {MAX_EVENT_BYTES} bytes")
+        return b"".join(out), counting
+
+    def _read(self, data: bytes, start: int, end: int) -> Seen:
+        if self.is_plain_token(data, start, end):
+            return TOKEN
+        text = data_of(data[start:end])
+        if text is None:
+            return NOTHING
+        if text.strip() == b"[DONE]":
+            self.done = True
+            return DONE
+        try:
+            payload = orjson.loads(text)
+        except ValueError:
+            return NOTHING
+        if not isinstance(payload, dict):
+            return NOTHING
+        seen = self._read_choices(payload) if self._dialect in ("chat", "completions") else read_typed(payload)
+        self._note(seen)
+        if seen is TOKEN:
+            self._learn(data[start:end])
+        return seen
+
+    def _note(self, seen: Seen) -> None:
+        self.ended = seen.ended or self.ended
+        self.done = self.done or seen.done
+        self.usage = seen.usage or self.usage
+        self.error = seen.error or self.error
+
+    def _read_choices(self, payload: Json) -> Seen:
+        if payload.get("error"):
+            return Seen(error=_error_of(payload["error"]))
+        usage, choices = payload.get("usage"), payload.get("choices")
+        if not choices:
+            return Seen(usage=usage, usage_only=usage is not None)
+        counts, ended = False, ""
+        for choice in choices:
+            counts = has_token(choice) or counts
+            self._open.add(choice.get("index", 0))
+            if reason := choice.get("finish_reason"):
+                self._open.discard(choice.get("index", 0))
+                ended = str(reason)
+        if counts and not ended and usage is None:
+            return TOKEN
+        broken = {"message": f"the engine gave up: {ended}"} if ended in BROKEN_ENDS else None
+        return Seen(counts=counts, ended=ended, usage=usage, error=broken)
+
+    def _learn(self, event: bytes) -> None:
+        """Takes the event as template when the text of its one delta is all that its bytes leave open."""
+        for key in TEXT_KEYS:
+            at = event.find(key)
+            if at < 0 or event.find(key, at + 1) >= 0:
+                continue
+            text = at + len(key)
+            end = event.find(b'"', text)
+            if end > text and b"\\" not in event[text:end]:
+                self.prefix, self.suffix = event[:text], event[end:]
+            return
+
+
+def has_token(choice: Json) -> bool:
+    if choice.get("text"):
+        return True
+    delta = choice.get("delta")
+    return isinstance(delta, dict) and any(delta.get(name) for name in TOKEN_DELTAS)
+
+
+def read_typed(payload: Json) -> Seen:
+    """The events of the responses and messages APIs, which name their type."""
+    kind = str(payload.get("type", ""))
+    if kind == "content_block_delta":
+        return TOKEN if any(value for name, value in payload["delta"].items() if name != "type") else NOTHING
+    if kind.endswith(".delta") and payload.get("delta"):
+        return TOKEN
+    if kind == "message_delta":
+        return _read_message_delta(payload)
+    if kind == "message_stop":
+        return DONE
+    if kind in RESPONSE_ENDS:
+        return _read_response_end(kind, payload.get("response") or {})
+    if kind == "error":
+        return Seen(error=_error_of(payload.get("error") or payload), done=True)
+    return NOTHING
+
+
+def _read_message_delta(payload: Json) -> Seen:
+    """An engine that failed before its first token still says `end_turn`, with no token in its usage."""
+    usage = payload.get("usage") or {}
+    reason = payload.get("delta", {}).get("stop_reason") or ""
+    counted = {"completion_tokens": usage.get("output_tokens"), "prompt_tokens": usage.get("input_tokens")}
+    return Seen(ended=reason if usage.get("output_tokens") != 0 else "", usage=counted)
+
+
+def _read_response_end(kind: str, response: Json) -> Seen:
+    usage = response.get("usage") or {}
+    counted = {"completion_tokens": usage.get("output_tokens"), "prompt_tokens": usage.get("input_tokens")}
+    error = _error_of(response.get("error") or {}) if kind == "response.failed" else None
+    return Seen(ended=kind, done=True, usage=counted, error=error)
+
+
+def _error_of(error: object) -> Json:
+    return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def event_end(data: bytes, start: int) -> int:
+    """Where the event that begins at `start` ends, its blank line included; -1 when it is not complete."""
+    end = data.find(b"\n\n", start)
+    if b"\r" in data:
+        crlf = data.find(b"\r\n\r\n", start)
+        if crlf >= 0 and (end < 0 or crlf < end):
+            return crlf + 4
+    return end + 2 if end >= 0 else -1
+
+
+def data_of(event: bytes) -> bytes | None:
+    """The event's data; None for a comment, or an event without data."""
+    if event.startswith(b"data: ") and event.find(b"\n") == len(event) - 2:
+        return event[6:-2]
+    lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines) if lines else None

@@ -1,0 +1,198 @@
+"""The router inside uvicorn without ASGI in between: its paths are taken from the parser, all others left to uvicorn.
+
+Use it as `uvicorn.Config(app, http=protocol_for(router))`. Requests that are pipelined, or HTTP/1.0, or that expect
+`100 Continue`, go uvicorn's way to the ASGI application, where `Router.__call__` serves them with the same result.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from routing.app import Router
+from routing.exchange import Exchange
+from routing.http1 import Headers
+from routing.paths import is_ours
+from routing.reply import Request
+
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def protocol_for(router: Router) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol class that serves this router."""
+    return type("RouterProtocol", (RouterProtocol,), {"router": router})
+
+
+class RouterProtocol(HttpToolsProtocol):
+    """One client connection."""
+
+    router: ClassVar[Router]
+    _direct: "DirectReply | None" = None
+    """The reply under way, when the request is ours."""
+
+    def on_headers_complete(self) -> None:
+        if not self._is_direct():
+            super().on_headers_complete()
+            return
+        parsed = httptools.parse_url(self.url)
+        path = parsed.path.decode("ascii", "replace")
+        request = Request(self.parser.get_method().decode("ascii"), path, parsed.query or b"", self.headers, b"")
+        reply = DirectReply(self, request, keep_alive=self.parser.should_keep_alive())
+        self._direct = reply
+        self.cycle = reply  # type: ignore[assignment]  # It has what uvicorn looks at.
+        if _declared_length(self.headers) > self.router.max_body_bytes:
+            reply.refuse_body()
+
+    def _is_direct(self) -> bool:
+        if self.expect_100_continue or self.parser.get_http_version() != "1.1" or self.parser.should_upgrade():
+            return False
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False
+        path = self.url.partition(b"?")[0]
+        return path.startswith(b"/") and b"%" not in path and is_ours(path.decode("latin-1"))
+
+    def on_body(self, body: bytes) -> None:
+        if self._direct is None:
+            super().on_body(body)
+        else:
+            self._direct.add_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._direct is None:
+            super().on_message_complete()
+        else:
+            self._direct.begin()
+
+    def direct_done(self) -> None:
+        self._direct = None
+        self.on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        direct, self._direct = self._direct, None
+        super().connection_lost(exc)
+        if direct is not None:
+            direct.client_left()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._direct is not None:
+            self._direct.set_paused(True)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._direct is not None:
+            self._direct.set_paused(False)
+
+
+class DirectReply:
+    """A request being read, then its answer written to the transport. Stands where uvicorn expects its own cycle."""
+
+    def __init__(self, protocol: RouterProtocol, request: Request, *, keep_alive: bool) -> None:
+        # uvicorn looks at these four.
+        self.response_complete = False
+        self.disconnected = False
+        self.keep_alive = keep_alive
+        self.message_event = _NO_EVENT
+        self.started = False
+        self.paused = False
+        self.on_disconnect: Callable[[], None] | None = None
+        self.on_pause: Callable[[bool], None] | None = None
+        self._protocol = protocol
+        self._transport: asyncio.Transport = protocol.transport
+        self._request = request
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._chunked = False
+        self._begun = False
+
+    # Reading
+
+    def add_body(self, body: bytes) -> None:
+        if self._begun:
+            return
+        self._parts.append(body)
+        self._size += len(body)
+        if self._size > self._protocol.router.max_body_bytes:
+            self.refuse_body()
+
+    def refuse_body(self) -> None:
+        """The rest of a body that is too long is not read: the connection ends with the answer."""
+        self.keep_alive = False
+        self._request.too_large = True
+        self._parts = []
+        self.begin()
+
+    def begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        self._request.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts = []
+        Exchange(self._protocol.router, self._request, self).begin()
+
+    # Answering
+
+    def start(self, status: int, headers: Headers) -> None:
+        self.started = True
+        lines = [STATUS_LINE[status]]
+        self._chunked = self._request.method != "HEAD" and status not in (204, 304)
+        for name, value in [*self._protocol.server_state.default_headers, *headers]:
+            if name == b"content-length":
+                self._chunked = False
+            lines += (name, b": ", value, b"\r\n")
+        if self._chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self._transport.write(b"".join(lines))
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def write_frame(self, frame: bytes, start: int, end: int) -> None:
+        self._transport.write(frame if self._chunked else frame[start:end])
+
+    def finish(self) -> None:
+        if self.response_complete or self.disconnected:
+            return
+        if self._chunked:
+            self._transport.write(LAST_CHUNK)
+        self.response_complete = True
+        if not self.keep_alive:
+            self._transport.close()
+        self._protocol.direct_done()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # The client
+
+    def client_left(self) -> None:
+        self.disconnected = True
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+
+    def set_paused(self, paused: bool) -> None:
+        self.paused = paused
+        if self.on_pause is not None:
+            self.on_pause(paused)
+
+
+class _NoEvent:
+    """uvicorn wakes its cycle when the connection is lost; this reply is told otherwise."""
+
+    def set(self) -> None:
+        return None
+
+
+_NO_EVENT = _NoEvent()
+
+
+def _declared_length(headers: Headers) -> int:
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+    return 0
