@@ -1,3 +1,3 @@
-from django.urls import URLPattern, URLResolver, include, path
+from django.urls import URLPattern, URLResolver
 
-urlpatterns: list[URLPattern | URLResolver] = [path("api/", include("console.api.urls"))]
+urlpatterns: list[URLPattern | URLResolver] = []
