@@ -24,7 +24,7 @@ def issue(actor: Actor, deployment_id: int, name: str, expires_in_days: int | No
         deployment = _deployment(deployment_id)
         key, plain = InferenceKey.issue(deployment.pk, name, expires_at)
         after = {"name": key.name, "prefix": key.prefix, "expires_at": expires_at.isoformat() if expires_at else None}
-        audit.record(actor, "key.make", f"deployment:{deployment.name}", after=after)
+        audit.record(actor, "key.make", f"deployment {deployment.name}", after=after)
         deployment_changed.send(sender=Deployment, deployment=deployment)
     return key, plain
 
@@ -41,7 +41,7 @@ def revoke(key_id: int, deployment_id: int, actor: Actor) -> InferenceKey:
         if InferenceKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=now):
             key.revoked_at = now
             before = {"name": key.name, "prefix": key.prefix}
-            audit.record(actor, "key.revoke", f"deployment:{deployment.name}", before=before)
+            audit.record(actor, "key.revoke", f"deployment {deployment.name}", before=before)
             deployment_changed.send(sender=Deployment, deployment=deployment)
     return key
 

@@ -25,7 +25,7 @@ def create(actor: Actor, username: str, password: str, role: Role) -> User:
         raise Invalid(" ".join(error.messages), "username") from error
     with transaction.atomic():
         person.save()
-        audit.record(actor, "person.create", f"person:{username}", after=_facts(person))
+        audit.record(actor, "person.create", f"person {username}", after=_facts(person))
     return person
 
 
@@ -46,7 +46,7 @@ def change(
             _set_password(person, password)
         person.save(update_fields=["role", "is_active", "password"])
         after = {**_facts(person), **({"password": "changed"} if password is not None else {})}
-        audit.record(actor, "person.change", f"person:{username}", before, after)
+        audit.record(actor, "person.change", f"person {username}", before, after)
     return person
 
 

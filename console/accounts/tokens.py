@@ -27,7 +27,7 @@ def issue(
     name, expires_at = terms(name, expires_in_days)
     with transaction.atomic():
         token, plain = ApiToken.issue(owner, name, scope, expires_at)
-        audit.record(actor, "token.make", f"token:{token.name}", after=_facts(token))
+        audit.record(actor, "token.make", f"token {token.name}", after=_facts(token))
     return token, plain
 
 
@@ -40,7 +40,7 @@ def revoke(token_id: int, actor: Actor, user: User) -> ApiToken:
         now = timezone.now()
         if ApiToken.objects.filter(pk=token_id, revoked_at=None).update(revoked_at=now):
             token.revoked_at = now
-            audit.record(actor, "token.revoke", f"token:{token.name}", before=_facts(token))
+            audit.record(actor, "token.revoke", f"token {token.name}", before=_facts(token))
     return token
 
 

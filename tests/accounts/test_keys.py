@@ -43,7 +43,7 @@ def test_taking_a_key_back_reaches_routers_and_leaves_one_trace(heard: list[str]
         keys.revoke(key.pk, deployment.pk, OPERATOR)
     assert not InferenceKey.objects.get().is_valid()
     assert heard == ["chat", "chat"]
-    assert AuditEntry.objects.filter(action="key.revoke", target="deployment:chat").count() == 1
+    assert AuditEntry.objects.filter(action="key.revoke", target="deployment chat").count() == 1
 
 
 def test_a_viewer_neither_makes_nor_takes_back_keys() -> None:

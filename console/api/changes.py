@@ -1,0 +1,166 @@
+"""Changes through the API: all or nothing, rehearsed with `dry_run`, done once per `Idempotency-Key`."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+from django.core.exceptions import SuspiciousOperation
+from django.db import IntegrityError, transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
+from django.utils import timezone
+from ninja.decorators import decorate_view
+from ninja.operation import Operation
+from ninja.utils import contribute_operation_callback
+
+from console.api.edge import EXTRA_PARAMETERS, Run
+from console.api.errors import ApiError
+from console.api.identity import caller_of
+from console.api.models import KeptAnswer
+
+KEPT_FOR = timedelta(hours=24)
+MAX_KEY = 200
+TRUE, FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
+V = TypeVar("V", bound=Callable[..., Any])
+
+PARAMETERS: list[dict[str, Any]] = [
+    {
+        "in": "query",
+        "name": "dry_run",
+        "required": False,
+        "schema": {"type": "boolean", "default": False},
+        "description": "Check everything and answer what would happen; change nothing.",
+    },
+    {
+        "in": "header",
+        "name": "Idempotency-Key",
+        "required": False,
+        "schema": {"type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]+$"},
+        "description": "The same key with the same request within 24 hours gets the same answer and changes nothing "
+        "again; with another request it is refused with 409.",
+    },
+]
+
+
+def change(*, shown_once: str = "") -> Callable[[V], V]:
+    """Marks an operation as a change. `shown_once` names a field of its answer that is not kept for a repetition."""
+
+    def decorate(view: V) -> V:
+        setattr(view, EXTRA_PARAMETERS, ("dry_run",))
+        contribute_operation_callback(view, _declare)
+        return decorate_view(partial(_changing, shown_once))(view)
+
+    return decorate
+
+
+def is_rehearsal(request: HttpRequest) -> bool:
+    """By query or body. Raises ApiError for a value that is neither true nor false."""
+    given = request.GET.get("dry_run", "false").lower()
+    if given not in TRUE | FALSE:
+        raise ApiError(400, "dry_run is true or false.", field="dry_run")
+    return given in TRUE or _body_says_rehearsal(request)
+
+
+def _body_says_rehearsal(request: HttpRequest) -> bool:
+    """A body that cannot be read is refused later, by whoever reads it."""
+    try:
+        body = json.loads(request.body or b"{}")
+    except (ValueError, RecursionError, SuspiciousOperation, UnreadablePostError):
+        return False
+    return isinstance(body, dict) and body.get("dry_run") is True
+
+
+def _declare(operation: Operation) -> None:
+    operation.openapi_extra = {**(operation.openapi_extra or {}), "parameters": [*PARAMETERS]}
+
+
+def _changing(shown_once: str, run: Run) -> Run:
+    @wraps(run)
+    def changing(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        perform = partial(run, request, **kwargs)
+        if is_rehearsal(request):
+            return _rehearse(perform)
+        key = request.headers.get("Idempotency-Key")
+        if key is None:
+            return _all_or_nothing(perform)
+        return _once(request, _checked(key), perform, shown_once)
+
+    return changing
+
+
+def _rehearse(perform: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+    """Rolled back, and with it what was to happen after commit: messages to hosts, nudges to routers."""
+    with transaction.atomic():
+        response = perform()
+        transaction.set_rollback(True)
+    response.headers["Dry-Run"] = "true"
+    return response
+
+
+def _all_or_nothing(perform: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+    with transaction.atomic():
+        response = perform()
+        if response.status_code >= 400:
+            transaction.set_rollback(True)
+    return response
+
+
+def _once(request: HttpRequest, key: str, perform: Callable[[], HttpResponseBase], shown_once: str) -> HttpResponseBase:
+    """Claim, change and kept answer commit together: of two at once the second waits for the first and repeats it.
+
+    A refusal is not kept: it changed nothing, and may end when the state does.
+    """
+    KeptAnswer.objects.filter(created_at__lt=timezone.now() - KEPT_FOR).delete()
+    mine = {"caller": caller_of(request).id, "key": key}
+    digest = _digest(request)
+    with transaction.atomic():
+        if not _claim(**mine, request_digest=digest):
+            return _repeat(KeptAnswer.objects.get(**mine), digest)
+        response = perform()
+        if response.status_code >= 400:
+            transaction.set_rollback(True)
+        else:
+            body = _without(shown_once, response)
+            KeptAnswer.objects.filter(**mine).update(status=response.status_code, body=body)
+    return response
+
+
+def _claim(**fields: str) -> bool:
+    """False when another request has this key, finished or (where the database lets both begin) after waiting."""
+    try:
+        with transaction.atomic():
+            KeptAnswer.objects.create(**fields)
+    except IntegrityError:
+        return False
+    return True
+
+
+def _repeat(kept: KeptAnswer, digest: str) -> HttpResponse:
+    if kept.request_digest != digest:
+        message = "This Idempotency-Key was used for another request. Use a new key for each change."
+        raise ApiError(409, message, code="key_reused")
+    headers = {"Idempotency-Replayed": "true"}
+    return HttpResponse(kept.body, status=kept.status, content_type="application/json", headers=headers)
+
+
+def _checked(key: str) -> str:
+    if not 1 <= len(key) <= MAX_KEY or not all("!" <= character <= "~" for character in key):
+        message = f"An Idempotency-Key has 1 to {MAX_KEY} printable ASCII characters without spaces."
+        raise ApiError(400, message, field="Idempotency-Key")
+    return key
+
+
+def _digest(request: HttpRequest) -> str:
+    parts = (str(request.method).encode(), request.get_full_path().encode(), request.body)
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()
+
+
+def _without(shown_once: str, response: HttpResponseBase) -> str:
+    """Keys and tokens stand nowhere in clear, here neither."""
+    assert isinstance(response, HttpResponse)
+    text = response.content.decode()
+    if not shown_once:
+        return text
+    return json.dumps({**json.loads(text), shown_once: None})

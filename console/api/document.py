@@ -1,0 +1,47 @@
+"""The API's description of itself: what OpenAPI says beyond the operations."""
+
+from typing import Any
+
+from ninja.openapi.schema import OpenAPISchema
+from pydantic.json_schema import models_json_schema
+
+from console.api.errors import MEANINGS, ErrorOut
+
+DESCRIPTION = """\
+Everything the pages do, for programs. Send `Authorization: Bearer <API token>`; a token acts as its owner, with at most
+the role of its scope. A browser session works too; its changes need the CSRF token in `X-CSRFToken`.
+
+Every change takes `dry_run` and the header `Idempotency-Key`. Lists are `{"items": [...], "count": n}` with `limit` and
+`offset`. Every error is `{"error": {"code", "message", "field", "details"}}`, the last two where they apply.
+"""
+
+SECURITY_SCHEMES: dict[str, Any] = {
+    "token": {"type": "http", "scheme": "bearer", "description": "An API token, `syt-…`"},
+    "session": {"type": "apiKey", "in": "cookie", "name": "sessionid"},
+}
+
+
+def complete(schema: OpenAPISchema) -> OpenAPISchema:
+    """Adds to each operation the errors that any of them may answer, and who may call."""
+    components = schema["components"]
+    components["responses"] = {str(status): _response(meaning) for status, meaning in MEANINGS.items()}
+    components["securitySchemes"] = SECURITY_SCHEMES
+    components["schemas"].update(_error_schemas())
+    schema["security"] = [{name: []} for name in SECURITY_SCHEMES]
+    for methods in schema["paths"].values():
+        for operation in methods.values():
+            for status in MEANINGS:
+                operation["responses"][status] = {"$ref": f"#/components/responses/{status}"}
+    return schema
+
+
+def _response(meaning: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorOut"}}}
+    return {"description": meaning, "content": content}
+
+
+def _error_schemas() -> dict[str, Any]:
+    template = "#/components/schemas/{model}"
+    _, definitions = models_json_schema([(ErrorOut, "validation")], ref_template=template)
+    found: dict[str, Any] = definitions["$defs"]
+    return found

@@ -1,0 +1,69 @@
+"""The bases of everything that goes in and out, and lists in pages."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, TypeVar
+
+from django.db.models import Model, QuerySet
+from ninja import Schema
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool
+
+M = TypeVar("M", bound=Model)
+T = TypeVar("T")
+
+MAX_PAGE = 500
+MAX_OFFSET = 10_000_000
+
+
+def _without_nul(text: str) -> str:
+    """PostgreSQL stores no NUL character; every database refuses it alike."""
+    if "\0" in text:
+        raise ValueError("A text cannot contain a NUL character.")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_without_nul)]
+Reason = Annotated[Text, Field(max_length=400, description="Why; it stands in the audit trail.")]
+
+
+class Input(Schema):
+    """What a body may hold. An unknown field is an error: a misspelt one would silently do nothing.
+
+    Strict: "5" is not a number here, as the description says.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ChangeIn(Input):
+    """The body of a change."""
+
+    dry_run: StrictBool = Field(False, description="Check everything and answer what would happen; change nothing.")
+
+
+class ReasonIn(ChangeIn):
+    """The body of a change that needs nothing but a word why."""
+
+    reason: Reason = ""
+
+
+class Paging(Schema):
+    """Which part of a list. `count` always speaks of the whole."""
+
+    limit: int = Field(50, ge=1, le=MAX_PAGE)
+    offset: int = Field(0, ge=0, le=MAX_OFFSET)
+
+
+class Page(Schema, Generic[T]):
+    items: list[T]
+    count: int
+
+
+def page(rows: QuerySet[M], paging: Paging, show: Callable[[M], T]) -> dict[str, Any]:
+    """What a `Page` is made of: the asked part, each row shown, and how many there are in all."""
+    part = rows[paging.offset : paging.offset + paging.limit]
+    return {"items": [show(row) for row in part], "count": rows.count()}
+
+
+def given(filters: Paging) -> dict[str, Any]:
+    """The filters that were sent, by name, without the paging."""
+    return filters.dict(exclude_none=True, exclude={"limit", "offset"})
