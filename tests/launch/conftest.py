@@ -4,6 +4,9 @@ from pathlib import Path
 import pytest
 
 from tests.launch.hosts import SLEEPER, TestHost
+from tests.sent import sent
+
+__all__ = ["sent"]
 
 MakeHost = Callable[..., TestHost]
 
