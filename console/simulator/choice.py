@@ -54,7 +54,8 @@ class Choice:
         self.hand_off: dict[str, Any] | None = None
         self.open = False
 
-    def take(self, output: Output) -> None:
+    def take(self, output: Output) -> bool:
+        """Whether the choice is finished."""
         if self._script is None:
             self._script = script_for(self._wanted, output.seed)
         self.cached_tokens = output.cached_tokens
@@ -66,6 +67,7 @@ class Choice:
             self.hand_off = output.hand_off
             if self.finish is None:
                 self._end(output.finish)
+        return self.finish is not None
 
     def _take_token(self, piece: str) -> None:
         wanted = self._wanted

@@ -225,8 +225,6 @@ class Engine:
             sequence.computed += count
             if sequence.computed == sequence.length:
                 self._emit(live, now)
-                if live.aborted:
-                    self._drop(live)
 
     def _emit(self, live: _Live, now: float) -> None:
         sequence = live.sequence
@@ -239,6 +237,8 @@ class Engine:
         self.metrics.generation_tokens.add()
         if sequence.generated < sequence.max_tokens:
             live.sink(Output(1, live.seed, None, sequence.cached_tokens, None))
+            if live.aborted:
+                self._drop(live)
             return
         reason = live.request.final_reason
         count_finished(self.metrics, live.request, sequence, live.times, reason, now)

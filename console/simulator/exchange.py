@@ -75,8 +75,7 @@ class Exchange:
         if output.finish in ("error", "dead"):
             self._fail(choice, DEAD if output.finish == "dead" else FAILED)
             return
-        choice.take(output)
-        if choice.finish is not None:
+        if choice.take(output):
             self._unfinished -= 1
             if output.finish is None:
                 self._engine.stop(choice.request_id)
