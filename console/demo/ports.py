@@ -12,13 +12,17 @@ def pick_range(data_dir: Path) -> tuple[int, int]:
     """First and last port: the range of the last run, whose servers may still be there, else a free one."""
     kept = data_dir / "run" / "ports"
     if kept.exists():
-        first, last = kept.read_text().split("-")
-        return int(first), int(last)
+        return _parse(kept.read_text())
     begin = zlib.crc32(str(data_dir).encode())
     blocks = (FIRST + BLOCK * ((begin + step) % BLOCKS) for step in range(BLOCKS))
     first = next((block for block in blocks if _is_free(block)), FIRST)
     kept.write_text(f"{first}-{first + BLOCK - 1}")
     return first, first + BLOCK - 1
+
+
+def _parse(text: str) -> tuple[int, int]:
+    first, last = text.split("-")
+    return int(first), int(last)
 
 
 def _is_free(first: int) -> bool:
