@@ -214,26 +214,25 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_RESULT_BACKEND_TRANSPORT_OPTIONS = {"global_keyprefix": f"{REDIS_PREFIX}:result:"}
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULE = {
-    # A late one is pointless: the next has been sent already.
-    "store finished requests": {"task": "traffic.ingest", "schedule": 1.0, "options": {"expires": 5}},
-    "forget old requests": {"task": "traffic.prune", "schedule": 3600.0, "options": {"expires": 3600}},
-}
 
 # Control plane tempo, seconds.
 AGENT_REPORT_EVERY_S = env.number("AGENT_REPORT_EVERY_S", 2.0)
 HOST_UNREACHABLE_AFTER_S = env.number("HOST_UNREACHABLE_AFTER_S", 15.0)
 TICK_EVERY_S = env.number("TICK_EVERY_S", 1.0)
+
 CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"  # nothing to remember between runs
 CELERY_BEAT_MAX_LOOP_INTERVAL = min(5.0, TICK_EVERY_S)
 CELERY_BEAT_SCHEDULE = {
-    # A tick that waited longer than this in the queue has been overtaken by newer ones.
-    "tick": {"task": "console.tick", "schedule": TICK_EVERY_S, "options": {"expires": 5 * TICK_EVERY_S}},
+    # A late one is pointless: the next has been sent already.
+    "see what is due": {"task": "console.tick", "schedule": TICK_EVERY_S, "options": {"expires": 5 * TICK_EVERY_S}},
+    "store finished requests": {"task": "traffic.ingest", "schedule": 1.0, "options": {"expires": 5}},
+    "forget old requests": {"task": "traffic.prune", "schedule": 3600.0, "options": {"expires": 3600}},
 }
 CELERY_TASK_ROUTES = {
     "console.verify": {"queue": "checks"},
     "console.verify_pair": {"queue": "checks"},
 }
+
 RECORDS_KEPT_DAYS = env.integer("RECORDS_KEPT_DAYS", 14)
 LONG_PROMPT_TOKENS = env.integer("LONG_PROMPT_TOKENS", 2048)
 """Prompts from this length on are marked on the charts beside the gaps they may have caused."""

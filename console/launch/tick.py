@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from console.fleet import draining, hosts, moves, starting
+from console.fleet import draining, hosts, move_windows, moves, starting
 from console.fleet.models import Host, Server
 from console.fleet.signals import host_changed
 from console.fleet.states import ServerState
@@ -45,6 +45,7 @@ def tick() -> None:
         verify_servers,
         verify_pairs,
         moves.advance_all,
+        move_windows.fill_windows,
     )
     for part in parts:
         try:
