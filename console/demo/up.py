@@ -69,12 +69,11 @@ def start(supervisor: Supervisor, place: Place) -> dict[str, str]:
 def console_processes(place: Place, child_env: Mapping[str, str]) -> list[ChildSpec]:
     celery = [sys.executable, "-m", "celery", "-A", "console.celery"]
     worker = ["worker", "-n", "console@%h", "-P", "threads", "-c", str(WORKER_THREADS), "-Q", "console,checks"]
-    quiet = ["--without-mingle", "--without-gossip", "-l", "INFO"]
-    schedule = str(place.data_dir / "run" / "beat")
+    quiet = ["--without-mingle", "--without-gossip"]
     return [
         manage("web", ["web", "--host", place.host, "--port", str(place.port)], child_env),
         ChildSpec("worker", [*celery, *worker, *quiet], child_env),
-        ChildSpec("beat", [*celery, "beat", "--schedule", schedule, "--pidfile", "", "-l", "INFO"], child_env),
+        ChildSpec("beat", [*celery, "beat", "--pidfile", ""], child_env),
     ]
 
 
