@@ -4,12 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from routing.clock import Clock
-from routing.errors import BadAnswer, LegError, StreamError, TimedOut
-from routing.leg import Leg
+from routing.client import Connection
+from routing.errors import BadAnswer, LegError, TimedOut
 from routing.record import Record
 from routing.reply import Reply
-from routing.sse import EventTooLong, Json, Scanner
+from routing.sse import EventTooLong, Scanner
 
 
 class StreamRelay:
@@ -20,45 +19,42 @@ class StreamRelay:
     """
 
     __slots__ = (
-        "_clock",
         "_connection",
         "_held",
         "_idle_s",
         "_idle_timer",
         "_last",
-        "_leg",
-        "_on_begin",
         "_on_first_token",
         "_record",
         "_reply",
         "_scanner",
+        "_start",
+        "_zero",
         "begun",
         "ended",
     )
 
     def __init__(
         self,
-        leg: Leg,
+        connection: Connection,
         scanner: Scanner,
         reply: Reply,
         record: Record,
-        clock: Clock,
         *,
-        begin: Callable[[], None],
-        first_token: Callable[[], None],
+        zero: float,
+        start: Callable[[], None],
+        on_first_token: Callable[[], None],
         idle_s: float | None,
     ) -> None:
-        """`begin` sends the answer's head; `first_token` is called once its time is in the record."""
-        assert leg.connection is not None
+        """`zero` is the record's time zero on the monotonic clock; `start` sends the answer's head."""
         loop = asyncio.get_running_loop()
-        self._leg = leg
-        self._connection = leg.connection
+        self._connection = connection
         self._scanner = scanner
         self._reply = reply
         self._record = record
-        self._clock = clock
-        self._on_begin = begin
-        self._on_first_token = first_token
+        self._zero = zero
+        self._start = start
+        self._on_first_token = on_first_token
         self._held: list[bytes] = []
         self._last = 0.0
         self._idle_s = idle_s
@@ -66,7 +62,7 @@ class StreamRelay:
         self.begun = False
         self.ended: asyncio.Future[None] = loop.create_future()
         reply.on_pause = self._pause
-        self._connection.stream_to(self)
+        connection.stream_to(self)
 
     # Sink
 
@@ -99,14 +95,14 @@ class StreamRelay:
 
     def closed(self, error: LegError | None) -> None:
         scanner = self._scanner
-        if error is None and scanner.carry:
-            self.part(b"\n\n")  # A last event whose blank line is missing.
         if scanner.is_complete:
             error = None
         elif scanner.error is not None:
-            error = stream_error(scanner.error)
+            error = BadAnswer(f"the engine reported an error in its stream: {scanner.error.get('message')}")
         elif error is None:
             error = BadAnswer("the stream ended without a finish reason: the engine gave no complete answer")
+        if self.begun and scanner.carry:
+            self._reply.write(scanner.carry)
         self._end(error)
 
     # Inside
@@ -115,8 +111,7 @@ class StreamRelay:
         now = self._connection.last_byte_at
         gaps = self._record.gaps_ms
         if self._record.first_token_ms is None:
-            self._record.first_token_ms = self._clock.ms_at(now)
-            self._leg.gave_tokens()
+            self._record.first_token_ms = (now - self._zero) * 1e3
             self._on_first_token()
         else:
             gaps.append((now - self._last) * 1e3)
@@ -126,7 +121,7 @@ class StreamRelay:
 
     def _begin(self) -> None:
         self.begun = True
-        self._on_begin()
+        self._start()
         held, self._held = b"".join(self._held), []
         self._reply.write(held)
         if self._reply.paused:
@@ -152,7 +147,7 @@ class StreamRelay:
     def _end(self, error: LegError | None) -> None:
         self.stop()
         if self._last:
-            self._record.last_token_ms = self._clock.ms_at(self._last)
+            self._record.last_token_ms = (self._last - self._zero) * 1e3
         if self.ended.done():
             return
         if error is None:
@@ -166,9 +161,3 @@ class StreamRelay:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-
-
-def stream_error(error: Json) -> StreamError:
-    code = error.get("code")
-    status = code if isinstance(code, int) and 400 <= code < 600 else 502
-    return StreamError(f"the engine reported an error in its stream: {error.get('message')}", status)

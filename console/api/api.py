@@ -6,7 +6,20 @@ from ninja import NinjaAPI, Swagger
 from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 
-from console.api import audit, document, edge, errors, keys, tokens
+from console.api import (
+    audit,
+    deployments,
+    document,
+    edge,
+    errors,
+    hosts,
+    keys,
+    launches,
+    moves,
+    pairs,
+    servers,
+    tokens,
+)
 from console.api.identity import VIEWER
 
 
@@ -33,6 +46,12 @@ api = SwitchyardAPI(
 )
 errors.handle(api)
 api.add_decorator(edge.guarded, mode="view")
+api.add_router("/hosts", hosts.router)
+api.add_router("/deployments", deployments.router)
 api.add_router("/deployments", keys.router)
+api.add_router("/servers", servers.router)
+api.add_router("/servers", launches.router)
+api.add_router("/moves", moves.router)
+api.add_router("/pairs", pairs.router)
 api.add_router("/tokens", tokens.router)
 api.add_router("/audit", audit.router)

@@ -23,6 +23,7 @@ from console.api.models import KeptAnswer
 KEPT_FOR = timedelta(hours=24)
 MAX_KEY = 200
 TRUE, FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
+UNCLEAR = "dry_run is true or false."
 V = TypeVar("V", bound=Callable[..., Any])
 
 PARAMETERS: list[dict[str, Any]] = [
@@ -59,7 +60,7 @@ def is_rehearsal(request: HttpRequest) -> bool:
     """By query or body. Raises ApiError for a value that is neither true nor false."""
     given = request.GET.get("dry_run", "false").lower()
     if given not in TRUE | FALSE:
-        raise ApiError(400, "dry_run is true or false.", field="dry_run")
+        raise ApiError(400, UNCLEAR, field="dry_run")
     return given in TRUE or _body_says_rehearsal(request)
 
 
@@ -69,7 +70,10 @@ def _body_says_rehearsal(request: HttpRequest) -> bool:
         body = json.loads(request.body or b"{}")
     except (ValueError, RecursionError, SuspiciousOperation, UnreadablePostError):
         return False
-    return isinstance(body, dict) and body.get("dry_run") is True
+    said = body.get("dry_run", False) if isinstance(body, dict) else False
+    if not isinstance(said, bool):
+        raise ApiError(400, UNCLEAR, field="dry_run")
+    return said
 
 
 def _declare(operation: Operation) -> None:

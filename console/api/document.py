@@ -32,7 +32,17 @@ def complete(schema: OpenAPISchema) -> OpenAPISchema:
         for operation in methods.values():
             for status in MEANINGS:
                 operation["responses"][status] = {"$ref": f"#/components/responses/{status}"}
+            for parameter in operation["parameters"]:
+                parameter["schema"] = _without_null(parameter["schema"])
     return schema
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter that may be left out is described as one that may be null, which an address cannot say."""
+    kinds = [kind for kind in schema.get("anyOf", []) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {**{name: value for name, value in schema.items() if name != "anyOf"}, **kinds[0]}
 
 
 def _response(meaning: str) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """The bases of everything that goes in and out, and lists in pages."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Generic, TypeVar
 
 from django.db.models import Model, QuerySet
 from ninja import Schema
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool
+
+from console.fleet.models import Server
+from console.fleet.states import ServerRole, ServerState
 
 M = TypeVar("M", bound=Model)
 T = TypeVar("T")
@@ -22,6 +25,8 @@ def _without_nul(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_without_nul)]
+Count = Annotated[int, Field(ge=0, le=2_147_483_647)]
+"""As far as a column of the database goes."""
 Reason = Annotated[Text, Field(max_length=400, description="Why; it stands in the audit trail.")]
 
 
@@ -37,13 +42,19 @@ class Input(Schema):
 class ChangeIn(Input):
     """The body of a change."""
 
-    dry_run: StrictBool = Field(False, description="Check everything and answer what would happen; change nothing.")
+    dry_run: StrictBool = Field(
+        default=False, description="Check everything and answer what would happen; change nothing."
+    )
 
 
 class ReasonIn(ChangeIn):
     """The body of a change that needs nothing but a word why."""
 
     reason: Reason = ""
+
+
+NOTHING, NO_REASON = ChangeIn(), ReasonIn()
+"""What a change gets that was sent without a body."""
 
 
 class Paging(Schema):
@@ -67,3 +78,20 @@ def page(rows: QuerySet[M], paging: Paging, show: Callable[[M], T]) -> dict[str,
 def given(filters: Paging) -> dict[str, Any]:
     """The filters that were sent, by name, without the paging."""
     return filters.dict(exclude_none=True, exclude={"limit", "offset"})
+
+
+class Deleted(Schema):
+    deleted: str = Field(description="What is gone: `server chat-1`, …")
+
+
+class ServerRef(Schema):
+    """A server, named where it belongs to something else."""
+
+    id: int
+    name: str
+    role: ServerRole
+    state: ServerState
+
+
+def server_refs(servers: Iterable[Server]) -> list[ServerRef]:
+    return [ServerRef.from_orm(server) for server in servers]

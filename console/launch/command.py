@@ -146,8 +146,13 @@ def _environment(inputs: LaunchInputs) -> tuple[dict[str, str], dict[str, str]]:
         env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(inputs.ports.side_channel)
     secret_env = {"VLLM_API_KEY": inputs.api_key} if inputs.api_key else {}
     for name, value in inputs.engine_env.items():
-        (secret_env if _SECRET_NAME.search(name) else env)[name] = value
+        (secret_env if is_secret(name) else env)[name] = value
     return env, secret_env
+
+
+def is_secret(name: str) -> bool:
+    """Whether an environment variable's value is masked wherever it is shown, judged by its name: HF_TOKEN, …"""
+    return _SECRET_NAME.search(name) is not None
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

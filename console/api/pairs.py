@@ -1,0 +1,72 @@
+"""Pairs of a prefill and a decode server, and what the canary through them showed."""
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F
+from django.http import HttpRequest
+from ninja import Query, Router, Schema
+from pydantic import Field
+
+from console.api import find
+from console.api.identity import VIEWER
+from console.api.shapes import Page, Paging, ServerRef, page
+from console.fleet.models import Pair
+from console.fleet.states import PairState
+
+router = Router(tags=["pairs"])
+
+
+class PairOut(Schema):
+    id: int
+    deployment: str
+    prefill: ServerRef
+    decode: ServerRef
+    state: PairState = Field(description="Of the present starts of both; after a restart it is unverified again.")
+    reason: str
+    checked_at: datetime | None
+    attempts: int
+    transfer_ms: float | None = Field(description="Mean transfer time of the canary.")
+    transfer_bytes: int | None
+    canary_tokens: int | None
+
+
+class PairFilters(Paging):
+    deployment: str | None = None
+    state: PairState | None = None
+
+
+@router.get("", response=Page[PairOut], auth=VIEWER)
+def list_pairs(request: HttpRequest, filters: Query[PairFilters]) -> dict[str, Any]:
+    """Only verified pairs get traffic."""
+    rows = Pair.objects.select_related("prefill__deployment", "decode").order_by("id")
+    if filters.deployment is not None:
+        rows = rows.filter(prefill__deployment=find.given_deployment(filters.deployment))
+    if filters.state == PairState.UNVERIFIED:
+        rows = rows.exclude(pk__in=_current().exclude(state=PairState.UNVERIFIED))
+    elif filters.state is not None:
+        rows = rows.filter(pk__in=_current().filter(state=filters.state))
+    return page(rows, filters, pair_out)
+
+
+def pair_out(pair: Pair) -> PairOut:
+    return PairOut(
+        id=pair.pk,
+        deployment=pair.prefill.deployment.name,
+        prefill=ServerRef.from_orm(pair.prefill),
+        decode=ServerRef.from_orm(pair.decode),
+        state=PairState(pair.state) if pair.is_current else PairState.UNVERIFIED,
+        reason=pair.reason if pair.is_current else "One of them was started again since.",
+        checked_at=pair.checked_at,
+        attempts=pair.attempts,
+        transfer_ms=pair.transfer_ms,
+        transfer_bytes=pair.transfer_bytes,
+        canary_tokens=pair.canary_tokens,
+    )
+
+
+def _current() -> Any:
+    """`Pair.is_current` for the database."""
+    return Pair.objects.filter(
+        prefill_generation=F("prefill__generation"), decode_generation=F("decode__generation")
+    ).order_by()
