@@ -219,7 +219,28 @@ CELERY_TIMEZONE = "UTC"
 AGENT_REPORT_EVERY_S = env.number("AGENT_REPORT_EVERY_S", 2.0)
 HOST_UNREACHABLE_AFTER_S = env.number("HOST_UNREACHABLE_AFTER_S", 15.0)
 TICK_EVERY_S = env.number("TICK_EVERY_S", 1.0)
+
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"  # nothing to remember between runs
+CELERY_BEAT_MAX_LOOP_INTERVAL = min(5.0, TICK_EVERY_S)
+CELERY_BEAT_SCHEDULE = {
+    # A late one is pointless: the next has been sent already.
+    "see what is due": {"task": "console.tick", "schedule": TICK_EVERY_S, "options": {"expires": 5 * TICK_EVERY_S}},
+    "store finished requests": {"task": "traffic.ingest", "schedule": 1.0, "options": {"expires": 5}},
+    "forget old requests": {"task": "traffic.prune", "schedule": 3600.0, "options": {"expires": 3600}},
+}
+CELERY_TASK_ROUTES = {
+    "console.verify": {"queue": "checks"},
+    "console.verify_pair": {"queue": "checks"},
+}
+
 RECORDS_KEPT_DAYS = env.integer("RECORDS_KEPT_DAYS", 14)
+LONG_PROMPT_TOKENS = env.integer("LONG_PROMPT_TOKENS", 2048)
+"""Prompts from this length on are marked on the charts beside the gaps they may have caused."""
+ROUTER_MAX_BODY_BYTES = env.integer("ROUTER_MAX_BODY_MIB", 64) * 2**20
+PAGE_SLOTS = env.integer("PAGE_SLOTS", 8)
+"""Page and API requests that run at once, each with a thread and a database connection. More wait their turn."""
+METRICS_OPEN = env.flag("METRICS_OPEN", False)
+"""/metrics without a token, for scrapers on a closed network."""
 
 LOGGING = {
     "version": 1,

@@ -7,18 +7,23 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from dataclasses import dataclass
 from typing import Any
 
+from routing.affinity import Memory
 from routing.ask import Ask
+from routing.attempt import Attempt, Job
 from routing.backend import Backend
+from routing.budget import Budget
 from routing.choose import Choice, Chooser, Layout, lay_out
 from routing.circuit import State
 from routing.errors import LegError, Refusal
 from routing.exchange import Exchange
+from routing.handoff import Handoff
 from routing.http1 import Headers
 from routing.loads import Load, Sample
 from routing.metrics import RouterMetrics
 from routing.models import model_cards
 from routing.paths import is_ours
 from routing.record import Observer, Record
+from routing.release import release
 from routing.reply import Request
 from routing.table import EMPTY, Deployment, Table
 
@@ -57,11 +62,15 @@ class Router:
         self.table = EMPTY
         self.max_body_bytes = max_body_bytes
         self.metrics = metrics or RouterMetrics()
+        self.budget = Budget()
+        self.responses = Memory()
+        """Which server made which stored response."""
         self._observer = observer
         self._backends: dict[str, Backend] = {}
         self.layouts: Mapping[str, Layout] = {}
         """By deployment name; replaced with the table, so that a request keeps those it began with."""
         self._active: dict[Exchange, None] = {}
+        self._releases: set[asyncio.Task[None]] = set()
         self._swapped: asyncio.Event | None = None
         self._waiting = 0
         self.metrics.watch(self)
@@ -180,8 +189,8 @@ class Router:
 
     async def aclose(self) -> None:
         """Ends what runs and closes every connection."""
-        tasks = [exchange.stop() for exchange in self._active]
-        await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        running = [task for exchange in self._active if (task := exchange.stop()) is not None]
+        await asyncio.gather(*running, *self._releases, return_exceptions=True)
         for backend in self._backends.values():
             backend.pool.retire()
 
@@ -199,6 +208,28 @@ class Router:
     def first_token(self, record: Record) -> None:
         if self._observer is not None:
             self._observer.first_token(record)
+
+    def look_after(self, attempt: Attempt, job: Job, layout: Layout) -> None:
+        """A hand-off that nobody fetched: one that no server saw is delivered and ended there, which frees it at once.
+        One that a server saw cannot be given to another: the prefill server drops it when its lease is over."""
+        handoff = attempt.handoff
+        if handoff is None or not handoff.is_open:
+            return
+        if not handoff.sent:
+            task = asyncio.get_running_loop().create_task(self._release(handoff, job, layout))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+            return
+        handoff.hold_until_lease()
+        job.record.orphaned_handoff = True
+        self.metrics.orphaned(job.record.deployment)
+
+    async def _release(self, handoff: Handoff, job: Job, layout: Layout) -> None:
+        if await release(handoff, job, layout):
+            self.metrics.released(job.record.deployment)
+            return
+        handoff.hold_until_lease()
+        self.metrics.orphaned(job.record.deployment)
 
     def count_failure(self, choice: Choice, error: LegError, *, on_prefill: bool) -> None:
         self.metrics.leg_failed(choice, error, on_prefill=on_prefill)

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from routing import bodies
-from routing.affinity import prefix_keys
+from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, Refusal
 from routing.reply import Request
@@ -69,7 +69,7 @@ def read_body(request: Request) -> dict[str, Any]:
     if content_type.lower().startswith(b"multipart/form-data"):
         found = _MODEL_IN_FORM.search(request.body)
         return {"model": found[1].decode("utf-8", "replace")} if found else {}
-    if not request.body and request.method == "GET":
+    if not request.body and request.path.startswith("/v1/responses/"):
         return {}
     try:
         return bodies.parse(request.body)
@@ -112,21 +112,36 @@ def _named(table: Table, model: object) -> Deployment | None:
     return None
 
 
-def read_ask(request: Request, table: Table, *, splits: bool) -> Ask:
+def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> Ask:
+    """`responses` knows which server made which stored response."""
     body = read_body(request)
     touched = bodies.without_handoff(body)
     deployment = deployment_for(table, body.get("model"), key_of(request))
     streamed = body.get("stream") is True
-    whole = bodies.why_not_split(request.path, body) if splits else "served by one server"
-    return Ask(request, body, touched, deployment, _wish(request, body, deployment, whole), streamed)
+    whole = bodies.why_not_split(request.path, body) if kind == "split" else "served by one server"
+    wish = _wish(request, body, deployment, whole, _maker(request, body, kind, responses))
+    return Ask(request, body, touched, deployment, wish, streamed)
 
 
-def _wish(request: Request, body: dict[str, Any], deployment: Deployment, whole: str | None) -> Wish:
+def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory) -> str | None:
+    """The server that made the response which this request is about."""
+    if kind == "response":
+        response_id = request.path.split("/")[3]
+        server_id = responses.get(response_id)
+        if server_id is None:
+            raise Refusal(404, f"The response `{response_id}` is not known here.", kind="NotFoundError")
+        return server_id
+    previous = body.get("previous_response_id")
+    return responses.get(previous) if isinstance(previous, str) else None
+
+
+def _wish(request: Request, body: dict[str, Any], deployment: Deployment, whole: str | None, maker: str | None) -> Wish:
     prompt = prompt_bytes(request.body) if request.path in DIALECTS else b""
     policy = deployment.policy
     return Wish(
         prompt_tokens=_prompt_tokens(body, len(prompt)),
         whole=whole,
+        only=maker,
         session=_session(request, body) if policy.session_affinity else None,
         prefix=prefix_keys(prompt) if policy.prefix_affinity else (),
     )

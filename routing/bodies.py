@@ -67,10 +67,14 @@ def dump(body: Body) -> bytes:
 
 def without_handoff(body: Body) -> bool:
     """Strips a client's own hand-off: it can kill a decode engine or read other users' cache. True: there was one."""
-    found = body.pop(HANDOFF, None) is not None
+    found = False
+    for name in NEVER_FROM_CLIENTS:
+        if name in body:
+            del body[name]
+            found = True
     extra = body.get("vllm_xargs")
-    if isinstance(extra, dict) and HANDOFF in extra:
-        body["vllm_xargs"] = {name: value for name, value in extra.items() if name != HANDOFF}
+    if isinstance(extra, dict) and not extra.keys().isdisjoint(NEVER_FROM_CLIENTS):
+        body["vllm_xargs"] = {name: value for name, value in extra.items() if name not in NEVER_FROM_CLIENTS}
         found = True
     return found
 
@@ -102,6 +106,10 @@ def _is_one_prompt(prompt: object) -> bool:
 
 def prefill_body(path: str, body: Body) -> bytes:
     """The client's body asking for one token, unstreamed, that is kept for a decode server."""
+    return _one_token(path, body, ASK_FOR_HANDOFF)
+
+
+def _one_token(path: str, body: Body, handoff: Mapping[str, Any]) -> bytes:
     copy = {name: value for name, value in body.items() if name not in ONLY_FOR_DECODE}
     for name in LIMITS:
         if name in copy:
@@ -111,7 +119,7 @@ def prefill_body(path: str, body: Body) -> bytes:
     if "n" in copy:
         copy["n"] = 1
     _never_parse_the_answer(path, copy)
-    copy[HANDOFF] = ASK_FOR_HANDOFF
+    copy[HANDOFF] = handoff
     return dump(copy)
 
 
@@ -164,13 +172,9 @@ class DecodeBody:
             return dump({**self._body, HANDOFF: handoff})
         return splice(self._raw, HANDOFF, handoff) or dump({**self._body, HANDOFF: handoff})
 
-    def to_release(self, handoff: Mapping[str, Any]) -> bytes:
+    def to_release(self, path: str, handoff: Mapping[str, Any]) -> bytes:
         """Makes the decode server fetch the cache and stop: frees a hand-off whose client has left."""
-        keep = {name: value for name, value in self._body.items() if name not in ONLY_FOR_DECODE}
-        for name in LIMITS:
-            if name in keep:
-                keep[name] = 1
-        return dump({**keep, "max_tokens": 1, "stream": False, HANDOFF: handoff})
+        return _one_token(path, self._body, handoff)
 
 
 def splice(raw: bytes, name: str, value: object) -> bytes | None:

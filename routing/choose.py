@@ -30,6 +30,8 @@ class Wish:
     prompt_tokens: int = 0
     whole: str | None = None
     """Why one server must do all of it; None when it can be split."""
+    only: str | None = None
+    """The server that holds what the request is about; no other can serve it."""
     session: str | None = None
     prefix: Sequence[tuple[int, int]] = ()
     """(bytes covered, key) of the prompt's beginnings, shortest first."""
@@ -91,6 +93,8 @@ class Chooser:
     def choose(self) -> Choice:
         """Raises `Refusal` (503) when nothing can do it."""
         policy, wish = self._layout.policy, self._wish
+        if wish.only is not None:
+            return self._only(wish.only)
         if wish.whole is not None:
             return self._whole("direct", wish.whole)
         if self._layout.plain and self._takes_plain(policy):
@@ -99,9 +103,13 @@ class Chooser:
             return choice
         return self._split() or self._without_pair(self.why_no_pair())
 
-    def without_prefill(self, why: str) -> Choice:
-        """After the prefill servers failed this request: as the policy says."""
-        return self._without_pair(why)
+    def _only(self, server_id: str) -> Choice:
+        backend = self._layout.by_id.get(server_id)
+        if backend is None:
+            raise Refusal(404, "The server that held this response is gone.", kind="NotFoundError")
+        if not self._is_usable(backend):
+            raise self._refusal(f"{self._why_not(backend)}, and it alone holds this response")
+        return Choice("direct", "stored response", backend)
 
     def _takes_plain(self, policy: Policy) -> bool:
         if not self._layout.prefill and not self._layout.decode:

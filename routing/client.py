@@ -19,8 +19,6 @@ STALE_WITHIN_S = 1.0
 """A kept connection that breaks this soon after sending, without a byte of answer, was closed before it was used."""
 MAX_UNREAD_BYTES = 256 * 1024
 
-Check = Callable[[], None]
-
 
 class Sink(Protocol):
     """Who takes a streamed body. Called on the event loop, must return at once."""
@@ -294,7 +292,7 @@ class Pool:
         *,
         connect_s: float,
         first_byte_s: float | None,
-        before_send: Check | None = None,
+        before_send: Callable[["Connection"], None] | None = None,
     ) -> Connection:
         """Sends a request and waits for the head of its answer.
 
@@ -306,7 +304,7 @@ class Pool:
             self._busy.add(connection)
             try:
                 if before_send is not None:
-                    before_send()
+                    before_send(connection)
                 await self._limited(connection.send(method, request), first_byte_s)
             except _Stale:
                 self.take_back(connection)

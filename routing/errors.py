@@ -28,8 +28,10 @@ class Refusal(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
 
-    def body(self) -> bytes:
-        return error_body(self.status, self.message, self.kind, self.param)
+    def body(self, path: str) -> bytes:
+        """OpenAI's shape; under the messages API with the key that its clients look for as well."""
+        body = error_body(self.status, self.message, self.kind, self.param)
+        return b'{"type":"error",' + body[1:] if path.startswith("/v1/messages") else body
 
 
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
@@ -74,6 +76,15 @@ class ConnectionLost(LegError):
 
 class BadAnswer(LegError):
     """Not HTTP, or a stream that ended without having answered."""
+
+
+class StreamError(LegError):
+    """The engine said in its stream, before any token, that it failed. `status` is what it named."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+        self.is_clients = 400 <= status < 500
 
 
 class TimedOut(LegError):

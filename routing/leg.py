@@ -1,11 +1,13 @@
 """One request to one server: what it takes (a connection, counts, the circuit's probe) it gives back once."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from routing.backend import Backend
-from routing.client import Check, Connection
-from routing.errors import Answered, Headers, KeyRefused, LegError
+from routing.client import Connection
+from routing.errors import Answered, Headers, KeyRefused, LegError, TimedOut
 from routing.http1 import Head, request_head
 from routing.loads import take
 from routing.table import Timeouts
@@ -44,6 +46,10 @@ class Leg:
         elif self._probes:
             circuit.abandon()
 
+    @property
+    def has_begun_to_answer(self) -> bool:
+        return self.connection is not None and self.connection.bytes_received
+
     _gave_tokens = False
 
     def gave_tokens(self) -> None:
@@ -51,20 +57,34 @@ class Leg:
         self._gave_tokens = True
 
     async def open(
-        self, method: str, target: str, headers: Headers, body: bytes | None, before_send: Check | None = None
+        self,
+        method: str,
+        target: str,
+        headers: Headers,
+        body: bytes | None,
+        before_send: Callable[[], None] | None = None,
     ) -> Connection:
-        """Sends; returns when a successful head is there. Raises `LegError`, `Answered` for an error status."""
+        """Sends; returns when a successful head is there. Raises `LegError`, `Answered` for an error status.
+
+        `before_send` is called in the moment of sending and may raise.
+        """
         pool, key = self.backend.pool, self.backend.server.api_key
         lines = [(b"host", pool.host), *headers]
         if key is not None:
             lines.append((b"authorization", b"Bearer " + key.encode("latin-1", "replace")))
+
+        def sending(connection: Connection) -> None:
+            self.connection = connection
+            if before_send is not None:
+                before_send()
+
         head = request_head(method, pool.prefix + target, lines, None if body is None else len(body))
         self.connection = await pool.open(
             method,
             head + body if body else head,
             connect_s=self._timeouts.connect_s,
             first_byte_s=self._timeouts.first_byte_s,
-            before_send=before_send,
+            before_send=sending,
         )
         await self._raise_for_status(self.connection)
         return self.connection
@@ -87,6 +107,20 @@ class Leg:
             )
         raise Answered(head.status, head.headers, await connection.read(MAX_ERROR_BYTES))
 
+    @property
+    def is_event_stream(self) -> bool:
+        """One that can be read on its way: an encoded one is passed on as it is."""
+        kind = self.head.get(b"content-type") or b""
+        return kind.startswith(b"text/event-stream") and self.head.get(b"content-encoding") is None
+
     async def read(self) -> bytes:
+        """The whole body, which must follow its head within the idle limit."""
         assert self.connection is not None
-        return await self.connection.read(MAX_ANSWER_BYTES)
+        try:
+            async with asyncio.timeout(self._timeouts.idle_s):
+                return await self.connection.read(MAX_ANSWER_BYTES)
+        except TimeoutError as error:
+            limit_s = self._timeouts.idle_s
+            raise TimedOut(
+                f"{self.backend.name} did not end its answer within the idle limit of {limit_s:g} s"
+            ) from error

@@ -40,6 +40,10 @@ class Taken:
     def __init__(self, undo: Callable[[], None]) -> None:
         self._undo: Callable[[], None] | None = undo
 
+    @property
+    def is_given_back(self) -> bool:
+        return self._undo is None
+
     def give_back(self) -> None:
         undo, self._undo = self._undo, None
         if undo is not None:

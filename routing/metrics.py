@@ -157,7 +157,6 @@ class RouterMetrics(Collector):
         deployment, route = record.deployment, record.route or "none"
         self._requests[deployment, route, record.outcome] += 1
         self._retries[deployment,] += record.attempts - 1
-        self._orphans[deployment,] += record.orphaned_handoff
         self._tokens[deployment, "prompt"] += record.prompt_tokens or 0
         self._tokens[deployment, "generation"] += record.completion_tokens or 0
         if record.outcome == "ok" and record.finished_ms is not None:
@@ -178,6 +177,12 @@ class RouterMetrics(Collector):
         if record.gaps_ms:
             self._gaps.at(deployment, route).observe_all([gap / 1e3 for gap in record.gaps_ms])
 
+    def orphaned(self, deployment: str) -> None:
+        self._orphans[deployment, "orphaned"] += 1
+
+    def released(self, deployment: str) -> None:
+        self._orphans[deployment, "released"] += 1
+
     def leg_failed(self, choice: "Choice", error: LegError, *, on_prefill: bool) -> None:
         server = choice.prefill if on_prefill and choice.prefill is not None else choice.decode
         self._failures[server.name, server.server.role, _kind(error)] += 1
@@ -191,7 +196,10 @@ class RouterMetrics(Collector):
         yield _counter("tokens", "Tokens by the engines' own usage.", ("deployment", "kind"), self._tokens)
         yield _counter("retries", "Attempts after the first.", ("deployment",), self._retries)
         yield _counter("leg_failures", "Legs that failed, by server.", ("server", "role", "reason"), self._failures)
-        yield _counter("orphaned_handoffs", "Caches kept that nobody fetched.", ("deployment",), self._orphans)
+        words = (
+            "Caches kept for a request that did not fetch them: released at once, or orphaned until their lease ends."
+        )
+        yield _counter("unused_handoffs", words, ("deployment", "end"), self._orphans)
         yield from self._collect_servers()
 
     def _collect_servers(self) -> Iterator[Metric]:

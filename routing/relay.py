@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from routing.client import Connection
-from routing.errors import BadAnswer, LegError, TimedOut
+from routing.clock import Clock
+from routing.errors import BadAnswer, LegError, StreamError, TimedOut
+from routing.leg import Leg
 from routing.record import Record
 from routing.reply import Reply
-from routing.sse import EventTooLong, Scanner
+from routing.sse import EventTooLong, Json, Scanner
 
 
 class StreamRelay:
@@ -19,42 +20,45 @@ class StreamRelay:
     """
 
     __slots__ = (
+        "_clock",
         "_connection",
         "_held",
         "_idle_s",
         "_idle_timer",
         "_last",
+        "_leg",
+        "_on_begin",
         "_on_first_token",
         "_record",
         "_reply",
         "_scanner",
-        "_start",
-        "_zero",
         "begun",
         "ended",
     )
 
     def __init__(
         self,
-        connection: Connection,
+        leg: Leg,
         scanner: Scanner,
         reply: Reply,
         record: Record,
+        clock: Clock,
         *,
-        zero: float,
-        start: Callable[[], None],
-        on_first_token: Callable[[], None],
+        begin: Callable[[], None],
+        first_token: Callable[[], None],
         idle_s: float | None,
     ) -> None:
-        """`zero` is the record's time zero on the monotonic clock; `start` sends the answer's head."""
+        """`begin` sends the answer's head; `first_token` is called once its time is in the record."""
+        assert leg.connection is not None
         loop = asyncio.get_running_loop()
-        self._connection = connection
+        self._leg = leg
+        self._connection = leg.connection
         self._scanner = scanner
         self._reply = reply
         self._record = record
-        self._zero = zero
-        self._start = start
-        self._on_first_token = on_first_token
+        self._clock = clock
+        self._on_begin = begin
+        self._on_first_token = first_token
         self._held: list[bytes] = []
         self._last = 0.0
         self._idle_s = idle_s
@@ -62,7 +66,7 @@ class StreamRelay:
         self.begun = False
         self.ended: asyncio.Future[None] = loop.create_future()
         reply.on_pause = self._pause
-        connection.stream_to(self)
+        self._connection.stream_to(self)
 
     # Sink
 
@@ -95,14 +99,14 @@ class StreamRelay:
 
     def closed(self, error: LegError | None) -> None:
         scanner = self._scanner
+        if error is None and scanner.carry:
+            self.part(b"\n\n")  # A last event whose blank line is missing.
         if scanner.is_complete:
             error = None
         elif scanner.error is not None:
-            error = BadAnswer(f"the engine reported an error in its stream: {scanner.error.get('message')}")
+            error = stream_error(scanner.error)
         elif error is None:
             error = BadAnswer("the stream ended without a finish reason: the engine gave no complete answer")
-        if self.begun and scanner.carry:
-            self._reply.write(scanner.carry)
         self._end(error)
 
     # Inside
@@ -111,7 +115,8 @@ class StreamRelay:
         now = self._connection.last_byte_at
         gaps = self._record.gaps_ms
         if self._record.first_token_ms is None:
-            self._record.first_token_ms = (now - self._zero) * 1e3
+            self._record.first_token_ms = self._clock.ms_at(now)
+            self._leg.gave_tokens()
             self._on_first_token()
         else:
             gaps.append((now - self._last) * 1e3)
@@ -121,7 +126,7 @@ class StreamRelay:
 
     def _begin(self) -> None:
         self.begun = True
-        self._start()
+        self._on_begin()
         held, self._held = b"".join(self._held), []
         self._reply.write(held)
         if self._reply.paused:
@@ -147,7 +152,7 @@ class StreamRelay:
     def _end(self, error: LegError | None) -> None:
         self.stop()
         if self._last:
-            self._record.last_token_ms = (self._last - self._zero) * 1e3
+            self._record.last_token_ms = self._clock.ms_at(self._last)
         if self.ended.done():
             return
         if error is None:
@@ -161,3 +166,9 @@ class StreamRelay:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
+
+
+def stream_error(error: Json) -> StreamError:
+    code = error.get("code")
+    status = code if isinstance(code, int) and 400 <= code < 600 else 502
+    return StreamError(f"the engine reported an error in its stream: {error.get('message')}", status)

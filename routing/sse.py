@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import orjson
 
+from routing.usage import with_cached_tokens
+
 Dialect = Literal["chat", "completions", "responses", "messages"]
 DIALECTS: dict[str, Dialect] = {
     "/v1/chat/completions": "chat",
@@ -43,6 +45,8 @@ class Seen:
     usage: Json | None = None
     usage_only: bool = False
     error: Json | None = None
+    instead: bytes | None = None
+    """What to pass on in the event's place."""
 
 
 NOTHING = Seen()
@@ -53,7 +57,20 @@ DONE = Seen(done=True)
 class Scanner:
     """One stream's state. `ended`: why the model ended its answer. `done`: the stream's own end marker came."""
 
-    __slots__ = ("_dialect", "_drop_usage", "_open", "carry", "done", "ended", "error", "prefix", "suffix", "usage")
+    __slots__ = (
+        "_dialect",
+        "_drop_usage",
+        "_open",
+        "cached_tokens",
+        "carry",
+        "done",
+        "ended",
+        "error",
+        "prefix",
+        "response_id",
+        "suffix",
+        "usage",
+    )
 
     def __init__(self, dialect: Dialect, *, drop_usage: bool) -> None:
         self._dialect: Dialect = dialect
@@ -64,6 +81,9 @@ class Scanner:
         self.prefix = b""
         """Empty until a template is known; then `is_plain_token` is exact."""
         self.suffix = b""
+        self.cached_tokens: int | None = None
+        """The prefill server's count, which takes the decode server's place in a usage chunk."""
+        self.response_id: str | None = None
         self.ended = ""
         self.done = False
         self.usage: Json | None = None
@@ -95,7 +115,7 @@ class Scanner:
         while (end := event_end(data, start)) >= 0:
             seen = self._read(data, start, end)
             if not (seen.usage_only and self._drop_usage) and not (seen is DONE and self._is_cut_short):
-                out.append(data[start:end])
+                out.append(data[start:end] if seen.instead is None else seen.instead)
             counting += seen.counts
             start = end
         self.carry = data[start:]
@@ -118,7 +138,12 @@ class Scanner:
             return NOTHING
         if not isinstance(payload, dict):
             return NOTHING
-        seen = self._read_choices(payload) if self._dialect in ("chat", "completions") else read_typed(payload)
+        if self._dialect in ("chat", "completions"):
+            seen = self._read_choices(payload)
+        else:
+            seen = read_typed(payload)
+            if payload.get("type") == "response.created":
+                self.response_id = payload["response"].get("id")
         self._note(seen)
         if seen is TOKEN:
             self._learn(data[start:end])
@@ -135,7 +160,7 @@ class Scanner:
             return Seen(error=_error_of(payload["error"]))
         usage, choices = payload.get("usage"), payload.get("choices")
         if not choices:
-            return Seen(usage=usage, usage_only=usage is not None)
+            return Seen(usage=usage, usage_only=usage is not None, instead=self._corrected(payload))
         counts, ended = False, ""
         for choice in choices:
             counts = has_token(choice) or counts
@@ -147,6 +172,12 @@ class Scanner:
             return TOKEN
         broken = {"message": f"the engine gave up: {ended}"} if ended in BROKEN_ENDS else None
         return Seen(counts=counts, ended=ended, usage=usage, error=broken)
+
+    def _corrected(self, payload: Json) -> bytes | None:
+        if self.cached_tokens is None or self._drop_usage:
+            return None
+        body = with_cached_tokens(b"", payload, self.cached_tokens)
+        return b"data: " + body + b"\n\n" if body else None
 
     def _learn(self, event: bytes) -> None:
         """Takes the event as template when the text of its one delta is all that its bytes leave open."""

@@ -35,8 +35,6 @@ class CannotRun(Exception):
 class Guests(Protocol):
     """Processes that are not children, yet end with the run: the servers that a demo's agent started."""
 
-    def ask_to_end(self) -> None: ...
-
     def end(self) -> None: ...
 
 
@@ -146,9 +144,7 @@ class Supervisor:
         self.say(f"{child.name} ended, {_in_words(child.exit_code)}; it starts again. Its log: {child.log}")
 
     def stop(self) -> None:
-        """Ends guests and children, the last ones after the others."""
-        if self.guests is not None:
-            self.guests.ask_to_end()
+        """Children first, so that nobody starts or reports a guest meanwhile; then guests; then the last children."""
         end_all([child for name, child in self.children.items() if name not in self.last], TERM_WAIT_S)
         if self.guests is not None:
             self.guests.end()

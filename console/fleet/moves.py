@@ -121,10 +121,14 @@ def advance(move: Move) -> bool:
         return step is not None and _take(move, step)
 
 
-def open_moves() -> list[Move]:
-    return list(
-        Move.objects.filter(status__in=MOVE_OPEN).select_related("server", "server__host", "server__deployment")
-    )
+def advance_all(deployment_id: int | None = None) -> None:
+    """Every open move, or that of one deployment."""
+    rows = Move.objects.filter(status__in=MOVE_OPEN)
+    if deployment_id is not None:
+        rows = rows.filter(deployment_id=deployment_id)
+    for move in rows.select_related("server", "server__host", "server__deployment"):
+        while advance(move):
+            pass
 
 
 def take_back_if_draining(server: Server) -> bool:

@@ -111,7 +111,18 @@ def total(reports: list[RouterReport]) -> dict[int, RouterLoad]:
 def _reports() -> list[RouterReport]:
     client = valkey.client()
     members: Any = client.zrange(members_key(), 0, -1)
-    if not members:
-        return []
-    found: list[Any] = client.mget([report_key(member.decode()) for member in members])
+    return _decoded(client.mget(_keys(members))) if members else []
+
+
+async def reports(client: valkey.AsyncClient) -> list[RouterReport]:
+    """For code on an event loop. Raises `valkey.Down` errors."""
+    members: Any = await client.zrange(members_key(), 0, -1)
+    return _decoded(await client.mget(_keys(members))) if members else []
+
+
+def _keys(members: list[bytes]) -> list[str]:
+    return [report_key(member.decode()) for member in members]
+
+
+def _decoded(found: list[Any]) -> list[RouterReport]:
     return [RouterReport.decode(raw) for raw in found if raw is not None]

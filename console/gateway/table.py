@@ -36,6 +36,8 @@ class Names:
     deployment_ids: dict[str, int] = field(default_factory=dict)
     gap_limits_ms: dict[str, float] = field(default_factory=dict)
     """By deployment name; missing where none is set."""
+    models: dict[str, str] = field(default_factory=dict)
+    """Served model name by deployment name."""
     servers: dict[str, ServerFacts] = field(default_factory=dict)
 
 
@@ -70,6 +72,7 @@ def _names(deployments: Iterable[fleet.Deployment], servers: Iterable[fleet.Serv
     by_pk = {deployment.pk: deployment.name for deployment in deployments}
     return Names(
         deployment_ids={deployment.name: deployment.pk for deployment in deployments},
+        models={deployment.name: deployment.served_model_name for deployment in deployments},
         gap_limits_ms={d.name: d.gap_limit_ms for d in deployments if d.gap_limit_ms is not None},
         servers={
             str(server.pk): ServerFacts(server.name, server.role, by_pk.get(server.deployment_id, ""))
@@ -183,10 +186,10 @@ def _plain(published: Published) -> dict[str, Any]:
 def _published(plain: dict[str, Any]) -> Published:
     deployments = [_deployment_from(row) for row in plain["deployments"]]
     names = plain["names"]
-    servers = {id_: ServerFacts(**facts) for id_, facts in names["servers"].items()}
+    servers = {server_id: ServerFacts(**facts) for server_id, facts in names["servers"].items()}
     return Published(
         Table(plain["epoch"], {deployment.model: deployment for deployment in deployments}),
-        Names(names["deployment_ids"], names["gap_limits_ms"], servers),
+        Names(**{**names, "servers": servers}),
     )
 
 

@@ -140,6 +140,14 @@ class EngineVersions(TypedDict):
     path: str
 
 
+class Nic(TypedDict):
+    """A network card that is up."""
+
+    name: str
+    addresses: list[str]
+    speed_mbps: int | None
+
+
 class Inventory(TypedDict):
     hostname: str
     cpu_count: int
@@ -152,6 +160,8 @@ class Inventory(TypedDict):
     busy_ports: list[int]
     """Ports in that range that something listens on already."""
     addresses: list[str]
+    """Every address of `nics`, those that other machines can use first."""
+    nics: NotRequired[list[Nic]]
 
 
 class HostReport(TypedDict):

@@ -5,7 +5,6 @@ what it did with them, which is safe because both are idempotent per generation.
 answer, briefly.
 """
 
-import logging
 import time
 import uuid
 from functools import partial
@@ -17,9 +16,8 @@ from kombu.exceptions import OperationalError
 from console.celery import app
 from console.fleet.errors import Unavailable
 from console.fleet.models import Host, Server
+from console.launch import queueing
 from console.launch.contracts import Check, LaunchSpec, LogTail
-
-logger = logging.getLogger(__name__)
 
 TAIL_TIMEOUT_S = 5.0
 PREFLIGHT_TIMEOUT_S = 15.0
@@ -40,11 +38,11 @@ def send_stop(server: Server, drain_s: float = STOP_WAIT_S) -> None:
 
 
 def launch_now(spec: LaunchSpec, queue: str) -> bool:
-    return _post("agent.launch", [spec], queue)
+    return queueing.post("agent.launch", [spec], queue)
 
 
 def stop_now(queue: str, server_id: int, generation: int, drain_s: float = STOP_WAIT_S) -> bool:
-    return _post("agent.stop", [server_id, generation, drain_s], queue)
+    return queueing.post("agent.stop", [server_id, generation, drain_s], queue)
 
 
 def tail(server: Server, max_bytes: int) -> LogTail:
@@ -56,16 +54,6 @@ def tail(server: Server, max_bytes: int) -> LogTail:
 def preflight(host: Host, spec: LaunchSpec) -> list[Check]:
     """What would keep `spec` from starting on its host now. Raises Unavailable when it does not answer in time."""
     return cast("list[Check]", _ask(host, "agent.preflight", [spec], PREFLIGHT_TIMEOUT_S))
-
-
-def _post(task: str, args: list[Any], queue: str) -> bool:
-    """False when the broker did not take it; nobody waits for it, so that is only logged."""
-    try:
-        app.send_task(task, args=args, queue=queue, ignore_result=True, retry=False)
-    except OperationalError as error:
-        logger.warning("%s to %s was not sent, it will be sent again: %s", task, queue, error)
-        return False
-    return True
 
 
 def _ask(host: Host, task: str, args: list[Any], timeout_s: float) -> Any:

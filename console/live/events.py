@@ -107,7 +107,7 @@ class GapsEvent(TypedDict):
 
 
 class LongPromptEvent(TypedDict):
-    """A prompt of at least `live.collect.LONG_PROMPT_TOKENS` was sent to a server."""
+    """A prompt of at least `LONG_PROMPT_TOKENS` (a setting) was sent to a server: the one that computes it."""
 
     type: Literal["long_prompt"]
     t: float

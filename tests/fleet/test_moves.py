@@ -10,8 +10,8 @@ from console.fleet.errors import Conflict, Forbidden, Invalid
 from console.fleet.models import Deployment, Move, Server
 from console.fleet.states import MoveStatus, ServerRole, ServerState
 from tests.factories import OPERATOR, VIEWER, make_deployment, make_host, make_server
+from tests.sent import Sent
 
-Sent = list[tuple[str, list[Any], str]]
 pytestmark = pytest.mark.django_db(transaction=True)
 S, R, M = ServerState, ServerRole, MoveStatus
 

@@ -2,7 +2,6 @@
 
 import threading
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -14,8 +13,8 @@ from console.fleet.errors import Conflict, Forbidden, NotFound
 from console.fleet.models import Host, Server
 from console.fleet.states import HOLDS_GPU, ServerRole, ServerState
 from tests.factories import OPERATOR, VIEWER, make_deployment, make_host, make_server
+from tests.sent import Sent
 
-Sent = list[tuple[str, list[Any], str]]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 

@@ -1,7 +1,6 @@
 """Stopping: traffic first, then the process; and taking it back."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -11,8 +10,8 @@ from console.fleet.errors import Conflict, Forbidden
 from console.fleet.models import Server
 from console.fleet.states import ServerState
 from tests.factories import OPERATOR, VIEWER, make_host, make_server
+from tests.sent import Sent
 
-Sent = list[tuple[str, list[Any], str]]
 pytestmark = pytest.mark.django_db(transaction=True)
 S = ServerState
 

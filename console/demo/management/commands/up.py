@@ -1,0 +1,27 @@
+"""`manage.py up`: a Switchyard on this machine. Hosts join it with `manage.py agent`."""
+
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from console import env
+from console.demo import up
+from console.demo.supervise import CannotRun, StopAsked, Supervisor
+
+
+class Command(BaseCommand):
+    help = "Runs pages, router, worker, beat and, unless REDIS_URL is set, an embedded Valkey. Ctrl-C ends all of it."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            place = up.Place.from_environment(settings.DATA_DIR)
+            with Supervisor(place.data_dir, self.stdout.write) as supervisor:
+                up.start(supervisor, place)
+                up.wait_until_it_answers(supervisor, place)
+                self.stdout.write(f"Switchyard is ready: {place.url}")
+                supervisor.run_forever()
+        except StopAsked:
+            self.stdout.write("Stopped.")
+        except (CannotRun, env.BadSetting) as error:
+            raise CommandError(str(error)) from error

@@ -1,0 +1,33 @@
+"""What the console needs from a running router. `routing.app.Router` offers it; the loops here depend on no more."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from routing.record import Record
+from routing.table import Table
+
+
+class Load(Protocol):
+    @property
+    def inflight(self) -> int: ...
+
+    @property
+    def handoffs(self) -> int: ...
+
+
+class Running(Protocol):
+    """A request on its way; the gaps of its record grow while it streams."""
+
+    @property
+    def record(self) -> Record: ...
+
+
+class Router(Protocol):
+    @property
+    def active(self) -> Iterable[Running]: ...
+
+    def swap(self, table: Table) -> None: ...
+
+    def loads(self) -> Mapping[str, Load]: ...
+
+    def observe(self, server_id: str, *, kv_usage: float, waiting: int, running: int) -> None: ...

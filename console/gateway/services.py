@@ -1,0 +1,65 @@
+"""What runs beside the requests of one web process, from its start to its end."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+
+from django.conf import settings
+
+from console import metrics
+from console.background import Background
+from console.database import DatabaseThread
+from console.gateway.announce import Announcer
+from console.gateway.reports import Reports
+from console.gateway.samples import Samples
+from console.gateway.sync import Sync
+from console.live import doorkeeper
+from console.live.collect import Collector
+from console.live.load import LoadWatch
+from routing.app import Router
+
+
+class Services:
+    """The router and the loops that feed it, watch it and tell the browsers."""
+
+    def __init__(self) -> None:
+        router_id = secrets.token_hex(8)
+        self.routing_database, self.live_database = DatabaseThread("routing"), DatabaseThread("live")
+        self.reports = Reports(router_id, lambda: self.sync.names)
+        self.router = Router(observer=self.reports, max_body_bytes=settings.ROUTER_MAX_BODY_BYTES)
+        self.sync = Sync(self.router, self.routing_database)
+        self.samples = Samples(self.router, self.routing_database)
+        self.announcer = Announcer(self.router, router_id, lambda: self.sync.epoch)
+        self.collector = Collector(self.live_database)
+        self.load_watch = LoadWatch(self.collector, self.samples.deployments, self.samples.engines)
+        self.background = Background()
+        self.router.metrics.registry.register(
+            metrics.WebMetrics(self.reports, self.sync, self.collector, self.background)
+        )
+
+    async def start(self) -> None:
+        """Returns with a routing table in place, so that the first request finds what the last one did."""
+        await self.sync.begin()
+        for name, loop in self._loops().items():
+            self.background.start(name, loop)
+
+    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return {
+            "following the routing table": self.sync.follow,
+            "listening for routing changes": self.sync.listen,
+            "reading engine samples": self.samples.follow,
+            "announcing this router": self.announcer.follow,
+            "watching running requests": lambda: self.reports.watch(self.router),
+            "delivering records": self.reports.deliver,
+            "reading live events": self.collector.read,
+            "sending frames": self.collector.send,
+            "watching loads": self.load_watch.follow,
+            "checking logins of sockets": lambda: doorkeeper.follow(self.collector, self.live_database),
+        }
+
+    async def stop(self) -> None:
+        await self.router.aclose()
+        await self.background.stop()
+        await self.reports.close()
+        await self.announcer.leave()
+        self.routing_database.close()
+        self.live_database.close()

@@ -1,0 +1,265 @@
+"""A host's agent: carries out what the console asks and reports what it sees. No database.
+
+Its Celery tasks are short and only note what to do; one loop looks at processes, logs and ports, and a second thread
+sends reports, so that a broker that does not answer never stops the looking.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from console.celery import app
+from console.launch import obstacles, preflight
+from console.launch.contracts import Cause, Check, HostReport, LaunchSpec, LogTail
+from console.launch.engines import EngineCache
+from console.launch.gpus import GpuReader
+from console.launch.inventory import HostInventory
+from console.launch.logs import tail
+from console.launch.probe import probe
+from console.launch.starts import Starts
+from console.launch.statefile import StateDir
+from console.launch.watch import Watched
+
+LOOK_EVERY_S = 0.5
+FORGET_EVERY_S = 600.0
+REPORT_EXPIRES_S = 10
+PROBES_AT_ONCE = 8
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    name: str
+    address: str
+    state_dir: Path
+    port_range: tuple[int, int]
+    vllm: Path | None
+    gpus: GpuReader
+    report_every_s: float
+
+
+class Agent:
+    """Lives as long as the process. `run` is the loop; `launch`, `stop` and the rest are called from task threads."""
+
+    def __init__(self, options: AgentOptions, reporter: "Reporter") -> None:
+        self.options, self.reporter = options, reporter
+        self.folder = StateDir(options.state_dir)
+        self.starts = Starts(self.folder, options.vllm, find_obstacle)
+        self.inventory = HostInventory(options.port_range, EngineCache(options.vllm), options.gpus)
+        self.started_at = time.time()
+        self._seq = 0
+        self._wake, self._ending = threading.Event(), threading.Event()
+        self._probes = ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe")
+        self._probing: set[tuple[int, int]] = set()
+
+    # Tasks
+
+    def launch(self, spec: LaunchSpec) -> None:
+        if self.starts.is_known(spec["server_id"], spec["generation"]):
+            return
+        self.starts.launch(spec, obstacles.wait_for_gpus(lambda: self._held_gpus(spec)))
+        self._wake.set()
+
+    def stop(self, server_id: int, generation: int, drain_s: float) -> None:
+        self.starts.stop(server_id, generation, drain_s)
+        self._wake.set()
+
+    def tail(self, server_id: int, generation: int, max_bytes: int) -> LogTail:
+        spec = self.starts.spec_of(server_id, generation)
+        secrets = spec["secret_env"].values() if spec else ()
+        return tail(self.folder.log_path(server_id, generation), max_bytes, secrets)
+
+    def preflight(self, spec: LaunchSpec) -> list[Check]:
+        live = self.starts.live()
+        known = self.starts.strays(spec["server_id"])
+        host = preflight.HostView(
+            vllm=self.options.vllm,
+            gpus=self.inventory.read_gpus(live),
+            our_servers=_names_by_pid(live),
+            leftovers=known,
+            state_dir=self.options.state_dir,
+        )
+        return preflight.run(spec, host)
+
+    # Loop
+
+    def run(self) -> None:
+        """Until `end`. Whatever goes wrong in one look is logged, and the next one is made."""
+        self.starts.adopt()
+        report_at = forget_at = time.monotonic()
+        while not self._ending.is_set():
+            now = time.monotonic()
+            changed = self._look()
+            if changed or now >= report_at:
+                self._report()
+                report_at = now + self.options.report_every_s
+                self._probe_all()
+            if now >= forget_at:
+                self.starts.forget_old()
+                forget_at = now + FORGET_EVERY_S
+            self._wake.wait(LOOK_EVERY_S)
+            self._wake.clear()
+
+    def end(self) -> None:
+        """The servers stay."""
+        self._ending.set()
+        self._wake.set()
+        self._probes.shutdown(wait=False, cancel_futures=True)
+
+    def report(self) -> HostReport:
+        self._seq += 1
+        live = self.starts.live()
+        return HostReport(
+            host=self.options.name,
+            address=self.options.address,
+            agent_started_at=self.started_at,
+            seq=self._seq,
+            sent_at=time.time(),
+            inventory=self.inventory.read(),
+            gpus=self.inventory.read_gpus(live),
+            servers=self.starts.observations(),
+        )
+
+    def _look(self) -> bool:
+        try:
+            return self.starts.look()
+        except Exception:
+            logger.exception("looking at the servers failed")
+            return False
+
+    def _report(self) -> None:
+        try:
+            self.reporter.offer(self.report())
+        except Exception:
+            logger.exception("making a report failed")
+
+    def _probe_all(self) -> None:
+        for watched in self.starts.live():
+            key, spec = (watched.start.server_id, watched.start.generation), watched.start.spec
+            if spec is not None and watched.alive and key not in self._probing:
+                self._probing.add(key)
+                self._probes.submit(self._probe, key, spec)
+
+    def _probe(self, key: tuple[int, int], spec: LaunchSpec) -> None:
+        try:
+            was_healthy = self.starts.is_healthy(*key)
+            answer = probe(spec["address"], spec["api_port"])
+            self.starts.take(*key, answer)
+            if answer.healthy != was_healthy:
+                self._wake.set()
+        finally:
+            self._probing.discard(key)
+
+    def _held_gpus(self, spec: LaunchSpec) -> Cause | None:
+        live = self.starts.live()
+        return obstacles.held_gpus(spec, self.inventory.read_gpus(live), _names_by_pid(live))
+
+
+def find_obstacle(spec: LaunchSpec, starts: Starts) -> Cause | None:
+    return obstacles.leftovers(spec["name"], starts.strays(spec["server_id"])) or obstacles.taken_ports(spec)
+
+
+def _names_by_pid(live: list[Watched]) -> dict[int, str]:
+    return {pid: watched.start.spec["name"] for watched in live if watched.start.spec for pid in watched.group.pids}
+
+
+class Reporter:
+    """Sends the newest report from a thread of its own; while the broker is away older ones are dropped."""
+
+    def __init__(self, celery: Celery) -> None:
+        self._celery = celery
+        self._newest: HostReport | None = None
+        self._offered = threading.Condition()
+        self._failing = False
+
+    def offer(self, report: HostReport) -> None:
+        with self._offered:
+            self._newest = report
+            self._offered.notify()
+
+    def run(self) -> None:
+        """For ever, in a daemon thread."""
+        while True:
+            with self._offered:
+                self._offered.wait_for(lambda: self._newest is not None)
+                report, self._newest = self._newest, None
+            if report is not None:
+                self._send(report)
+
+    def _send(self, report: HostReport) -> None:
+        try:
+            self._celery.send_task(
+                "console.report",
+                args=[report],
+                queue="console",
+                expires=REPORT_EXPIRES_S,
+                ignore_result=True,
+                retry=False,
+            )
+        except (OperationalError, OSError) as error:
+            self._note(f"the broker does not take reports: {error}", failing=True)
+        else:
+            self._note("the broker takes reports again", failing=False)
+
+    def _note(self, message: str, failing: bool) -> None:
+        """Once per outage, not once per report."""
+        if failing != self._failing:
+            self._failing = failing
+            logger.warning(message)
+
+
+_current: Agent | None = None
+
+
+def current() -> Agent:
+    if _current is None:
+        raise RuntimeError("this process is not an agent: start one with manage.py agent")
+    return _current
+
+
+@contextmanager
+def running(options: AgentOptions) -> Iterator[Agent]:
+    """The agent of this process, observing in a thread until the block ends. Raises StateDirInUse."""
+    global _current
+    reporter = Reporter(app)
+    agent = Agent(options, reporter)
+    with agent.folder.owned():
+        _current = agent
+        loop = threading.Thread(target=agent.run, name="observe", daemon=True)
+        threading.Thread(target=reporter.run, name="report", daemon=True).start()
+        loop.start()
+        try:
+            yield agent
+        finally:
+            agent.end()
+            loop.join(timeout=3)
+            _current = None
+
+
+@app.task(name="agent.launch")
+def launch(spec: LaunchSpec) -> None:
+    current().launch(spec)
+
+
+@app.task(name="agent.stop")
+def stop(server_id: int, generation: int, drain_s: float) -> None:
+    current().stop(server_id, generation, drain_s)
+
+
+@app.task(name="agent.tail", ignore_result=False)
+def tail_log(server_id: int, generation: int, max_bytes: int) -> LogTail:
+    return current().tail(server_id, generation, max_bytes)
+
+
+@app.task(name="agent.preflight", ignore_result=False)
+def check_host(spec: LaunchSpec) -> list[Check]:
+    return current().preflight(spec)

@@ -1,0 +1,131 @@
+"""`manage.py agent`: joins this machine to a Switchyard as a host."""
+
+import os
+import re
+import warnings
+from argparse import ArgumentParser, ArgumentTypeError
+from pathlib import Path
+from typing import Any
+
+from celery.exceptions import SecurityWarning
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from console.celery import app
+from console.launch import agent
+from console.launch.engines import find_vllm
+from console.launch.gpus import GpuReader, NvmlGpus, SimulatedGpus
+from console.launch.joining import CannotJoin, check_broker, own_address, shown, transport_options
+from console.launch.network import is_loopback
+from console.launch.statefile import StateDirInUse
+
+DEFAULT_PORTS = "21000-21199"
+TASKS_AT_ONCE = 8
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def host_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ArgumentTypeError(
+            f"{text!r} cannot be a host's name: use lower-case letters, digits and hyphens, at most 63, "
+            "starting and ending with a letter or digit"
+        )
+    return text
+
+
+def port_range(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)-(\d+)", text)
+    if not found or not 1024 <= int(found[1]) < int(found[2]) <= 65535:
+        raise ArgumentTypeError(f"{text!r}: expected two ports between 1024 and 65535, such as {DEFAULT_PORTS}")
+    return int(found[1]), int(found[2])
+
+
+def gpu_count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 64:
+        raise ArgumentTypeError(f"{text!r}: expected a number of GPUs from 0 to 64")
+    return int(text)
+
+
+class Command(BaseCommand):
+    help = "Joins this machine as a host: launches and watches servers here. Needs the broker and no database."
+    requires_system_checks: list[str] = []
+    requires_migrations_checks = False
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument
+        add("--name", type=host_name, required=True, help="the host's name in the console, such as gpu01")
+        add("--broker", default=settings.REDIS_URL, help="redis://:password@host:6379/0; better given as REDIS_URL, "
+            "because other users of this machine can read the command line")  # fmt: skip
+        add("--address", default="", help="where routers and other hosts reach this one; default: the address of the "
+            "interface through which the broker is reached")  # fmt: skip
+        add("--simulate-gpus", type=gpu_count, metavar="N", help="pretend to have N GPUs, for simulated servers")
+        add("--vllm", type=Path, metavar="PATH", help="the vllm command to launch; default: the one on the PATH")
+        add("--port-range", type=port_range, default=DEFAULT_PORTS, metavar="FIRST-LAST",
+            help=f"ports that servers may use; default {DEFAULT_PORTS}")  # fmt: skip
+        add("--state-dir", type=Path, metavar="DIR", help="where state and logs are kept; default: DATA_DIR/hosts/NAME")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            check_broker(options["broker"])
+            settled = self._settle(options)
+            with agent.running(settled):
+                self._announce(settled, options["broker"])
+                work(settled.name, options["broker"])
+        except (CannotJoin, StateDirInUse, PermissionError) as error:
+            raise CommandError(str(error)) from error
+
+    def _settle(self, options: dict[str, Any]) -> agent.AgentOptions:
+        name: str = options["name"]
+        address: str = options["address"] or own_address(options["broker"])
+        if is_loopback(address):
+            self.stderr.write(
+                f"{name} will be reached at {address}, that is from this machine only. "
+                "If other machines take part, start it with --address and its address in their network."
+            )
+        return agent.AgentOptions(
+            name=name,
+            address=address,
+            state_dir=(options["state_dir"] or settings.DATA_DIR / "hosts" / name).expanduser().absolute(),
+            port_range=options["port_range"],
+            vllm=find_vllm(options["vllm"]),
+            gpus=gpu_reader(options["simulate_gpus"]),
+            report_every_s=settings.AGENT_REPORT_EVERY_S,
+        )
+
+    def _announce(self, settled: agent.AgentOptions, broker: str) -> None:
+        first, last = settled.port_range
+        self.stdout.write(
+            f"{settled.name} joins {shown(broker)} at {settled.address}, ports {first}-{last}, "
+            f"vLLM {settled.vllm or 'not found'}, state in {settled.state_dir} (process {os.getpid()})"
+        )
+
+
+def gpu_reader(simulated: int | None) -> GpuReader:
+    return NvmlGpus() if simulated is None else SimulatedGpus(simulated)
+
+
+def work(name: str, broker: str) -> None:
+    """Until SIGTERM or Ctrl-C; tasks under way are finished first. The servers stay."""
+    # Said to root because pickled messages could run anything; this worker takes JSON and its own four tasks.
+    warnings.simplefilter("ignore", SecurityWarning)
+    app.conf.update(
+        # Only the agent's own tasks: what reaches this queue can do nothing else here.
+        imports=("console.launch.agent",),
+        broker_url=broker,
+        result_backend=broker,
+        broker_transport_options={**app.conf.broker_transport_options, **transport_options()},
+        broker_connection_max_retries=None,
+        worker_redirect_stdouts=False,
+    )
+    worker = app.Worker(
+        hostname=f"{name}@switchyard",
+        queues=[f"host.{name}"],
+        pool="threads",
+        concurrency=TASKS_AT_ONCE,
+        # Agents need not know of each other; without these an idle one sends nothing but its reports.
+        without_mingle=True,
+        without_gossip=True,
+        without_heartbeat=True,
+        quiet=True,
+    )
+    worker.start()

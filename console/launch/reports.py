@@ -1,0 +1,222 @@
+"""Takes in what a host reports: the host itself, its GPUs, and each of its servers."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NotRequired
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Count, Q, Sum
+from django.utils import timezone
+
+from console.accounts.audit import SYSTEM, record
+from console.fleet.models import Gpu, Host, Server, name_validator
+from console.fleet.signals import host_changed, server_changed
+from console.fleet.states import AT_REST, ServerRole, ServerState
+from console.launch import handoffs, queueing, reconcile, remote
+from console.launch.contracts import EngineSample, GpuReport, HostReport, ServerObservation
+from console.traffic.models import RequestRecord
+
+logger = logging.getLogger(__name__)
+
+GPU_FIELDS = (
+    "uuid",
+    "model_name",
+    "simulated",
+    "memory_total_mib",
+    "memory_used_mib",
+    "utilization_percent",
+    "temperature_c",
+    "power_w",
+    "holders",
+)
+
+
+class Observed(ServerObservation):
+    """As it is kept on the server's row."""
+
+    tokens_per_s: NotRequired[float | None]
+    """Answer tokens, between the last two samples."""
+
+
+def take(report: HostReport) -> bool:
+    """False when it was dropped: an older one than we know, or from no host that could be.
+
+    One transaction, which begins by locking the host's row: reports of one host are taken in one after another.
+    """
+    try:
+        name_validator(report["host"])
+    except ValidationError:
+        logger.warning("a report of %r was dropped: that is no name of a host", report["host"])
+        return False
+    with transaction.atomic():
+        host = _note_host(report)
+        if host is None:
+            return False
+        _note_gpus(host, report["gpus"])
+        _note_servers(host, report["servers"])
+    return True
+
+
+def _note_host(report: HostReport) -> Host | None:
+    now = timezone.now()
+    host, joined = Host.objects.get_or_create(name=report["host"])
+    was_reachable, old_address = host.is_reachable, host.address
+    fields = {
+        "last_seen_at": now,
+        "agent_started_at": report["agent_started_at"],
+        "last_report_seq": report["seq"],
+        "address": report["address"],
+        "inventory": report["inventory"],
+    }
+    if not Host.objects.filter(_newer_than_known(report, now), pk=host.pk).update(**fields):
+        return None
+    host.refresh_from_db()
+    if joined:
+        record(SYSTEM, "host.join", f"host {host.name}", after={"address": host.address})
+    if joined or not was_reachable or old_address != host.address:
+        host_changed.send(sender=Host, host=host)
+    return host
+
+
+def _newer_than_known(report: HostReport, now: datetime) -> Q:
+    """By the agent's start and its count of reports. An agent whose clock went back is believed after a silence."""
+    started_at = report["agent_started_at"]
+    silence = timedelta(seconds=settings.HOST_UNREACHABLE_AFTER_S)
+    return (
+        Q(agent_started_at=None)
+        | Q(agent_started_at__lt=started_at)
+        | Q(agent_started_at=started_at, last_report_seq__lt=report["seq"])
+        | Q(last_seen_at__lt=now - silence)
+    )
+
+
+def _note_gpus(host: Host, reports: list[GpuReport]) -> None:
+    rows = [Gpu(host=host, **gpu) for gpu in reports]
+    if rows:
+        Gpu.objects.bulk_create(
+            rows, update_conflicts=True, unique_fields=["host", "index"], update_fields=list(GPU_FIELDS)
+        )
+    host.gpus.exclude(index__in=[gpu["index"] for gpu in reports]).delete()
+
+
+def _note_servers(host: Host, observations: Iterable[ServerObservation]) -> None:
+    by_server: dict[int, list[ServerObservation]] = defaultdict(list)
+    for seen in observations:
+        by_server[seen["server_id"]].append(seen)
+    for server in Server.objects.with_names().filter(host=host):
+        _note_server(server, by_server.pop(server.pk, []))
+    for strangers in by_server.values():
+        for seen in strangers:
+            _end_stranger(host, seen)
+
+
+def _note_server(server: Server, observations: list[ServerObservation]) -> None:
+    current = None
+    for seen in observations:
+        if seen["generation"] == server.generation:
+            current = seen
+        else:
+            _end_stranger(server.host, seen)
+    decision = reconcile.decide(_facts(server), current)
+    if decision.stop:
+        remote.send_stop(server)
+    fields = {**_kept(server, current), **decision.fields}
+    if decision.state is not None:
+        if server.transition(decision.state, **fields):
+            _after_transition(server)
+        return
+    _keep(server, fields)
+
+
+def _end_stranger(host: Host, seen: ServerObservation) -> None:
+    """A process of an earlier start, or of a server that was deleted: never two for one server."""
+    if seen["alive"] or seen["group_pids"]:
+        logger.warning("ending pid %s on %s: nobody asks for it any more", seen["pid"], host.name)
+        stop = partial(remote.stop_now, host.queue, seen["server_id"], seen["generation"])
+        transaction.on_commit(stop)
+
+
+def _after_transition(server: Server) -> None:
+    if server.state == ServerState.VERIFYING:
+        transaction.on_commit(partial(queueing.verify_server, server.pk, server.generation))
+
+
+def _facts(server: Server) -> reconcile.ServerFacts:
+    return reconcile.ServerFacts(
+        name=server.name,
+        host=server.host.name,
+        state=ServerState(server.state),
+        before_unreachable=server.state_before_unreachable,
+        in_state_s=(timezone.now() - server.state_since).total_seconds(),
+    )
+
+
+def _kept(server: Server, seen: ServerObservation | None) -> dict[str, Any]:
+    """Fields of the row that follow from the observation alone."""
+    if seen is None:
+        # Ended and forgotten by its host: whatever was left of it is gone as well.
+        gone = server.state in AT_REST and (server.observed.get("alive") or server.observed.get("group_pids"))
+        return {"observed": {**server.observed, "alive": False, "group_pids": []}} if gone else {}
+    observed: Observed = {**seen, "tokens_per_s": _tokens_per_s(server.observed, seen["sample"])}
+    fields: dict[str, Any] = {"observed": observed}
+    if seen["sample"] is not None and server.role == ServerRole.DECODE and server.state == ServerState.READY:
+        fields["kv_watch"] = _watched(server, seen["sample"])
+    return fields
+
+
+def _keep(server: Server, fields: dict[str, Any]) -> None:
+    if not fields:
+        return
+    shown_before = _shown(server)
+    Server.objects.filter(pk=server.pk, generation=server.generation).update(**fields)
+    for name, value in fields.items():
+        setattr(server, name, value)
+    if _shown(server) != shown_before:
+        server_changed.send(sender=Server, server=server, old_state=ServerState(server.state))
+
+
+def _shown(server: Server) -> tuple[object, ...]:
+    """What of an observation changes the card; loads reach the browser on a way of their own."""
+    observed = server.observed
+    return (
+        observed.get("phase"),
+        observed.get("healthy"),
+        observed.get("group_pids") if server.state in AT_REST else None,
+        server.kv_watch.get("not_transferred"),
+    )
+
+
+def _tokens_per_s(before: dict[str, Any], sample: EngineSample | None) -> float | None:
+    old: EngineSample | None = before.get("sample")
+    if sample is None or old is None:
+        return None
+    if sample["at"] == old["at"]:
+        return before.get("tokens_per_s")
+    made = sample["generation_tokens"] - old["generation_tokens"]
+    return round(max(0.0, made) / max(0.001, sample["at"] - old["at"]), 1)
+
+
+def _watched(server: Server, sample: EngineSample) -> handoffs.KvWatch:
+    watch: handoffs.KvWatch = server.kv_watch
+    now = timezone.now()
+    if handoffs.kv_arrived(watch, sample):
+        return handoffs.fresh(sample, now.timestamp())
+    if sample["local_compute_tokens"] == watch["local"]:
+        return watch
+    return handoffs.judge(watch, sample, _split_traffic(server, watch["since"]))
+
+
+def _split_traffic(server: Server, since: float) -> handoffs.SplitTraffic:
+    answered = RequestRecord.objects.filter(
+        decode_server_id=server.pk,
+        route="split",
+        outcome="ok",
+        received_at__gte=datetime.fromtimestamp(since, tz=timezone.get_current_timezone()),
+    )
+    found = answered.aggregate(requests=Count("pk"), tokens=Sum("prompt_tokens"))
+    return handoffs.SplitTraffic(requests=found["requests"], prompt_tokens=found["tokens"] or 0)

@@ -1,0 +1,41 @@
+"""Celery tasks of the console's worker: short ones on queue `console`, those that wait for a server on `checks`.
+
+Each takes ids, may run twice, and may be lost: the tick finds again whatever is due.
+"""
+
+import threading
+
+from console.celery import app
+from console.fleet import moves
+from console.launch import reports, verification
+from console.launch import tick as ticking
+from console.launch.contracts import HostReport
+
+_ticking = threading.Lock()
+
+
+@app.task(name="console.report")
+def report(news: HostReport) -> None:
+    if reports.take(news):
+        moves.advance_all()
+
+
+@app.task(name="console.tick")
+def tick() -> None:
+    """One at a time in a worker; a slow one makes the next wait for its own second."""
+    if not _ticking.acquire(blocking=False):
+        return
+    try:
+        ticking.tick()
+    finally:
+        _ticking.release()
+
+
+@app.task(name="console.verify")
+def verify(server_id: int, generation: int) -> None:
+    verification.verify(server_id, generation)
+
+
+@app.task(name="console.verify_pair")
+def verify_pair(prefill_id: int, decode_id: int) -> None:
+    verification.verify_pair(prefill_id, decode_id)

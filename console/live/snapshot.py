@@ -1,0 +1,51 @@
+"""What a socket is told first: the yard as the database has it, and the charts of the last minutes."""
+
+import time
+from collections.abc import Mapping
+from typing import TypedDict
+
+from console.fleet import cards
+from console.fleet.models import Deployment, Move, Server
+from console.fleet.states import ServerRole, ServerState
+from console.gateway.loads import RouterLoad
+from console.live.events import MoveCard, ServerCard
+
+MOVES_SHOWN = 20
+
+
+class Yard(TypedDict):
+    """The part of a snapshot that the tables hold."""
+
+    deployment: str
+    gap_limit_ms: float | None
+    ttft_limit_ms: float | None
+    mode: str
+    servers: list[ServerCard]
+    moves: list[MoveCard]
+
+
+def yard(deployment_id: int, loads: Mapping[int, RouterLoad]) -> Yard | None:
+    """None: the deployment is gone. The number of queries does not grow with its servers."""
+    deployment = Deployment.objects.filter(pk=deployment_id).first()
+    if deployment is None:
+        return None
+    servers = list(Server.objects.filter(deployment=deployment).with_names())
+    moves = Move.objects.filter(deployment=deployment).select_related("server")[:MOVES_SHOWN]
+    now = time.time()
+    return {
+        "deployment": deployment.name,
+        "gap_limit_ms": deployment.gap_limit_ms,
+        "ttft_limit_ms": deployment.ttft_limit_ms,
+        "mode": mode(servers),
+        "servers": [cards.server_card(server, loads.get(server.pk), now) for server in servers],
+        "moves": [cards.move_card(move) for move in moves],
+    }
+
+
+def mode(servers: list[Server]) -> str:
+    """What the ready servers amount to."""
+    ready = {server.role for server in servers if server.state == ServerState.READY}
+    splits = {ServerRole.PREFILL, ServerRole.DECODE} <= ready
+    if splits:
+        return "split and plain" if ServerRole.PLAIN in ready else "split"
+    return "plain" if ready & {ServerRole.PLAIN, ServerRole.DECODE} else "down"

@@ -1,0 +1,46 @@
+"""`/metrics`: the router's own figures and those of the web process, for a token's owner."""
+
+from collections.abc import Iterator
+
+from django.conf import settings
+from django.utils import timezone
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector as MetricsCollector
+
+from console.accounts.models import ApiToken, digest
+from console.background import Background
+from console.gateway.reports import Reports
+from console.gateway.sync import Sync
+from console.live.collect import Collector
+
+
+class WebMetrics(MetricsCollector):
+    def __init__(self, reports: Reports, sync: Sync, collector: Collector, background: Background) -> None:
+        self._reports, self._sync, self._collector, self._background = reports, sync, collector, background
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("routing_epoch", "Epoch of the table that is served.", self._sync.epoch)
+        yield _gauge("viewers", "Open sockets of the live view.", len(self._collector.viewers))
+        yield _gauge("records_waiting", "Finished requests not yet handed over.", len(self._reports.records))
+        yield _counter("records_dropped", "Finished requests lost for want of room.", self._reports.records.dropped)
+        yield _counter("live_batches_dropped", "Live batches lost for want of room.", self._reports.live.dropped)
+        yield _counter("loop_restarts", "Background loops that crashed.", self._background.restarts)
+
+
+def _gauge(name: str, words: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"switchyard_web_{name}", words, value=value)
+
+
+def _counter(name: str, words: str, value: float) -> Metric:
+    return CounterMetricFamily(f"switchyard_web_{name}", words, value=value)
+
+
+def may_read(authorization: str) -> bool:
+    """One query, unless METRICS_OPEN. Any valid API token will do."""
+    if settings.METRICS_OPEN:
+        return True
+    scheme, _, plain = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not plain:
+        return False
+    token = ApiToken.objects.select_related("user").filter(hashed=digest(plain.strip())).first()
+    return token is not None and token.is_valid(timezone.now()) and token.user.is_active

@@ -1,0 +1,392 @@
+"""Reads the JSON bodies of requests that generate, and refuses what vLLM refuses, in its words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+import orjson
+
+from .text import json_for_schema, tokenize
+from .wire import HttpRequest
+
+Body = dict[str, Any]
+
+
+class Refused(Exception):
+    """A request that gets an error answer."""
+
+    def __init__(self, message: str, kind: str = "BadRequestError", param: str | None = None, code: int = 400) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.param = param
+        self.code = code
+
+    def as_json(self) -> dict[str, Any]:
+        return error_json(str(self), self.kind, self.param, self.code)
+
+
+def error_json(message: str, kind: str, param: str | None, code: int) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def invalid(where: str, what: str) -> Refused:
+    """What vLLM answers when a body does not fit its model."""
+    return Refused(f"1 validation error:\n  {where}: {what}", "Bad Request")
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What the checks need to know of the server."""
+
+    names: tuple[str, ...]
+    max_model_len: int
+    auto_tools: bool
+    tool_parser: str | None
+    answer_tokens: int
+    force_usage: bool
+
+
+@dataclass
+class Wanted:
+    """One request that generates, whatever its API."""
+
+    body: Body
+    model: str
+    prompts: list[list[int]]
+    prompt_texts: list[str]
+    max_tokens: int
+    # None: no end of its own but for `max_tokens`.
+    natural_tokens: int | None
+    n: int = 1
+    min_tokens: int = 0
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    stop: list[str] = field(default_factory=list)
+    include_stop: bool = False
+    stop_token_ids: frozenset[int] = frozenset()
+    echo: bool = False
+    logprobs: int | None = None
+    seed: int = 0
+    forced_text: str | None = None
+    tool_name: str | None = None
+    tool_is_named: bool = False
+    kv: dict[str, Any] | None = None
+    salt: int = 0
+    local_prompt: bool = False
+    return_token_ids: bool = False
+
+
+def parse_json(request: HttpRequest) -> Body:
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused("Unsupported Media Type: Only 'application/json' is allowed", "Bad Request")
+    try:
+        body = orjson.loads(request.body)
+    except ValueError as error:
+        raise invalid("body", f"JSON decode error ({error})") from error
+    if not isinstance(body, dict):
+        raise invalid("body", "Input should be a valid dictionary or object")
+    return body
+
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "model": ((str,), "Input should be a valid string"),
+    "max_tokens": ((int,), "Input should be a valid integer"),
+    "max_completion_tokens": ((int,), "Input should be a valid integer"),
+    "max_output_tokens": ((int,), "Input should be a valid integer"),
+    "min_tokens": ((int,), "Input should be a valid integer"),
+    "n": ((int,), "Input should be a valid integer"),
+    "seed": ((int,), "Input should be a valid integer"),
+    "stream": ((bool,), "Input should be a valid boolean"),
+    "echo": ((bool,), "Input should be a valid boolean"),
+    "temperature": ((int, float), "Input should be a valid number"),
+    "messages": ((list,), "Input should be a valid list"),
+    "tools": ((list,), "Input should be a valid list"),
+    "stop_token_ids": ((list,), "Input should be a valid list"),
+    "stop": ((str, list), "Input should be a valid string"),
+    "stream_options": ((dict,), "Input should be a valid dictionary"),
+    "kv_transfer_params": ((dict,), "Input should be a valid dictionary"),
+    "response_format": ((dict,), "Input should be a valid dictionary"),
+}
+
+
+def check_types(body: Body) -> None:
+    for name, (kinds, sentence) in _TYPES.items():
+        value = body.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise invalid(name, sentence)
+
+
+def common(body: Body, facts: ServerFacts) -> None:
+    """The checks that all APIs share. Raises Refused."""
+    check_types(body)
+    model = body.get("model")
+    if model and model not in facts.names:
+        raise Refused(f"The model `{model}` does not exist.", "NotFoundError", "model", 404)
+    temperature = body.get("temperature")
+    if temperature is not None and temperature < 0:
+        raise Refused(f"temperature must be non-negative, got {temperature}.", param="temperature")
+    if temperature is not None and temperature > 2:
+        raise Refused(f"temperature must be in [0, 2], got {temperature}.", param="temperature")
+    n = body.get("n") or 1
+    if n < 1:
+        raise Refused(f"n must be at least 1, got {n}.")
+    if n > 1 and temperature == 0:
+        raise Refused(f"n must be 1 when using greedy sampling, got {n}.")
+    if body.get("stream_options") and not body.get("stream"):
+        raise Refused("Stream options can only be defined when `stream=True`.", param="stream_options")
+
+
+def limits(limit: int | None, prompt_tokens: int, min_tokens: int, facts: ServerFacts) -> int:
+    """The most tokens to generate. Raises Refused."""
+    room = facts.max_model_len - prompt_tokens
+    if limit is not None and limit < 1:
+        raise Refused(f"max_tokens must be at least 1, got {limit}.", param="max_tokens")
+    if limit is not None and limit > facts.max_model_len:
+        raise Refused(
+            f"max_tokens={limit} cannot be greater than max_model_len={facts.max_model_len}. "
+            "Please request fewer output tokens.",
+            param="max_tokens",
+        )
+    wanted = limit or 0
+    if room < max(wanted, 1):
+        raise Refused(
+            f"This model's maximum context length is {facts.max_model_len} tokens. However, you requested {wanted} "
+            f"output tokens and your prompt contains {prompt_tokens} input tokens, for a total of "
+            f"{prompt_tokens + wanted} tokens. Please reduce the length of the input prompt or the number of "
+            "requested output tokens.",
+            param="input_tokens",
+        )
+    most = limit if limit is not None else room
+    if min_tokens < 0:
+        raise Refused(f"min_tokens must be greater than or equal to 0, got {min_tokens}.")
+    if min_tokens > most:
+        raise Refused(f"min_tokens must be less than or equal to max_tokens={most}, got {min_tokens}.")
+    return most
+
+
+def completion(body: Body, facts: ServerFacts) -> Wanted:
+    common(body, facts)
+    texts, prompts = _prompts(body)
+    limit = body.get("max_tokens", 16)
+    limit = 16 if limit is None else limit
+    logprobs = body.get("logprobs")
+    echoes_logprobs = bool(body.get("echo")) and logprobs is not None
+    return _wanted(
+        body,
+        facts,
+        prompts,
+        texts,
+        limit,
+        echo=bool(body.get("echo")),
+        logprobs=int(logprobs) if logprobs is not None and logprobs is not False else None,
+        local_prompt=body.get("prompt_logprobs") is not None or echoes_logprobs,
+    )
+
+
+def _prompts(body: Body) -> tuple[list[str], list[list[int]]]:
+    prompt = body.get("prompt")
+    if prompt is None or prompt in ("", []):
+        raise Refused("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+    if isinstance(prompt, str):
+        return [prompt], [tokenize(prompt)]
+    if isinstance(prompt, list) and all(isinstance(item, str) for item in prompt):
+        return list(prompt), [tokenize(item) for item in prompt]
+    if isinstance(prompt, list) and all(_is_token(item) for item in prompt):
+        return [""], [list(prompt)]
+    if isinstance(prompt, list) and all(isinstance(item, list) and all(map(_is_token, item)) for item in prompt):
+        return ["" for _ in prompt], [list(item) for item in prompt]
+    raise invalid("prompt", "Input should be a valid string")
+
+
+def _is_token(item: object) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool) and item >= 0
+
+
+def chat(body: Body, facts: ServerFacts) -> Wanted:
+    common(body, facts)
+    messages = body.get("messages")
+    if messages is None:
+        raise invalid("messages", "Field required")
+    if not messages:
+        raise Refused("messages must not be empty.", param="messages")
+    tool_name, named = forced_tool(body, facts)
+    text = render(messages, body.get("tools"), bool(body.get("add_generation_prompt", True)))
+    limit = body.get("max_completion_tokens")
+    limit = body.get("max_tokens") if limit is None else limit
+    logprobs = (body.get("top_logprobs") or 0) if body.get("logprobs") else None
+    return _wanted(
+        body,
+        facts,
+        [tokenize(text)],
+        [text],
+        limit,
+        logprobs=logprobs,
+        local_prompt=body.get("prompt_logprobs") is not None,
+        tool_name=tool_name,
+        tool_is_named=named,
+    )
+
+
+def render(messages: list[Any], tools: object, generation_prompt: bool) -> str:
+    """The chat template of the simulated model. Raises Refused."""
+    parts = []
+    if tools:
+        parts.append(f"<|tools|>{orjson.dumps(tools).decode()}\n")
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise invalid("messages", "Field required: role")
+        parts.append(f"<|{message['role']}|>{_content(message)}\n")
+    return "".join(parts) + ("<|assistant|>" if generation_prompt else "")
+
+
+def _content(message: Body) -> str:
+    content = message.get("content")
+    calls = orjson.dumps(message["tool_calls"]).decode() if message.get("tool_calls") else ""
+    if content is None:
+        return calls
+    if isinstance(content, str):
+        return content + calls
+    if not isinstance(content, list):
+        raise invalid("messages.content", "Input should be a valid string or list")
+    return "\n".join(_part(part) for part in content) + calls
+
+
+def _part(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict):
+        raise invalid("messages.content", "Input should be a valid dictionary")
+    kind = part.get("type", "text")
+    if kind in ("text", "input_text", "output_text", "refusal", "thinking"):
+        return str(part.get("text", ""))
+    if kind in ("tool_use", "tool_result"):
+        return orjson.dumps(part).decode()
+    modality = "image" if "image" in str(kind) else str(kind).split("_")[0]
+    raise Refused(f"At most 0 {modality}(s) may be provided in one prompt.")
+
+
+def forced_tool(body: Body, facts: ServerFacts) -> tuple[str | None, bool]:
+    """The function that the answer has to call, and whether the client named it. Raises Refused."""
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if not tools:
+        if choice not in (None, "none"):
+            raise Refused("When using `tool_choice`, `tools` must be set.")
+        return None, False
+    choice = "auto" if choice is None else choice
+    names = [tool.get("function", tool).get("name") for tool in tools if isinstance(tool, dict)]
+    if choice == "none":
+        return None, False
+    if choice == "auto":
+        if not (facts.auto_tools and facts.tool_parser):
+            raise Refused('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+        return None, False
+    named = isinstance(choice, dict)
+    name = choice.get("function", choice).get("name") if isinstance(choice, dict) else names[0]
+    if not facts.tool_parser:
+        shown = f'function "{name}"' if named else f'"{choice}"'
+        raise Refused(f"tool_choice={shown} requires --tool-call-parser to be set")
+    if name not in names:
+        raise Refused(f"Tool {name} has not been passed in `tools`.")
+    return str(name), named
+
+
+def _wanted(
+    body: Body,
+    facts: ServerFacts,
+    prompts: list[list[int]],
+    texts: list[str],
+    limit: int | None,
+    *,
+    echo: bool = False,
+    logprobs: int | None = None,
+    local_prompt: bool = False,
+    tool_name: str | None = None,
+    tool_is_named: bool = False,
+) -> Wanted:
+    min_tokens = body.get("min_tokens") or 0
+    longest = max(len(prompt) for prompt in prompts)
+    most = limits(limit, longest, min_tokens, facts)
+    options = body.get("stream_options") or {}
+    stop = body.get("stop") or []
+    natural = _natural_tokens(body, facts, limit, min_tokens)
+    sampled_seed = body.get("seed") if body.get("temperature") != 0 else None
+    return Wanted(
+        body=body,
+        model=body.get("model") or facts.names[0],
+        prompts=prompts,
+        prompt_texts=texts,
+        max_tokens=most,
+        natural_tokens=natural,
+        n=body.get("n") or 1,
+        min_tokens=min_tokens,
+        stream=bool(body.get("stream")),
+        include_usage=bool(options.get("include_usage")) or facts.force_usage,
+        continuous_usage=bool(options.get("continuous_usage_stats")),
+        stop=[stop] if isinstance(stop, str) else [item for item in stop if isinstance(item, str)],
+        include_stop=bool(body.get("include_stop_str_in_output")),
+        stop_token_ids=frozenset(body.get("stop_token_ids") or ()),
+        echo=echo,
+        logprobs=logprobs,
+        seed=crc32(str(sampled_seed).encode()) if sampled_seed is not None else 0,
+        forced_text=_forced_text(body, tool_name),
+        tool_name=tool_name,
+        tool_is_named=tool_is_named,
+        kv=body.get("kv_transfer_params"),
+        salt=crc32(str(body["cache_salt"]).encode()) if body.get("cache_salt") else 0,
+        local_prompt=local_prompt,
+        return_token_ids=bool(body.get("return_token_ids")),
+    )
+
+
+def _natural_tokens(body: Body, facts: ServerFacts, limit: int | None, min_tokens: int) -> int | None:
+    bias = body.get("logit_bias") or {}
+    if isinstance(bias, dict) and bias.get("2", 0) >= 100 and not body.get("ignore_eos"):
+        return max(1, min_tokens)
+    if limit is not None or body.get("ignore_eos") or not facts.answer_tokens:
+        return None
+    return max(facts.answer_tokens, min_tokens)
+
+
+def _forced_text(body: Body, tool_name: str | None) -> str | None:
+    """The text that a grammar leaves no choice about."""
+    if tool_name is not None:
+        for tool in body["tools"]:
+            function = tool.get("function", tool)
+            if function.get("name") == tool_name:
+                return json_for_schema(function.get("parameters") or function.get("input_schema") or {}, 7)
+    wanted = body.get("response_format") or {}
+    kind = wanted.get("type")
+    if kind == "json_schema":
+        return json_for_schema((wanted.get("json_schema") or {}).get("schema"), 7)
+    if kind == "json_object":
+        return json_for_schema(None, 7)
+    outputs = body.get("structured_outputs") or {}
+    if isinstance(outputs, dict) and outputs.get("choice"):
+        return str(outputs["choice"][0])
+    if isinstance(outputs, dict) and outputs.get("json"):
+        schema = outputs["json"]
+        return json_for_schema(orjson.loads(schema) if isinstance(schema, str) else schema, 7)
+    return None
+
+
+def embeddings(body: Body, facts: ServerFacts) -> dict[str, Any]:
+    """Vectors of eight numbers, the same for the same text. Raises Refused."""
+    common(body, facts)
+    texts = body.get("input")
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not texts:
+        raise invalid("input", "Field required")
+    seeds = [crc32(str(text).encode()) for text in texts]
+    data = [
+        {"index": index, "object": "embedding", "embedding": [((seed >> (4 * i)) & 15) / 16 for i in range(8)]}
+        for index, seed in enumerate(seeds)
+    ]
+    tokens = sum(len(tokenize(str(text))) for text in texts)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
+    return {"object": "list", "model": body.get("model") or facts.names[0], "data": data, "usage": usage}

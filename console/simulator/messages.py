@@ -1,0 +1,127 @@
+"""The Messages API (/v1/messages, Anthropic's): read as a chat, answered as content blocks and named events."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from . import bodies
+from .bodies import Body, Refused, ServerFacts, Wanted, invalid
+from .choice import Choice
+from .faults import Faults
+from .shapes import Shape
+
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def read(body: Body, facts: ServerFacts) -> Wanted:
+    """Raises Refused."""
+    if body.get("max_tokens") is None:
+        raise invalid("max_tokens", "Field required")
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        raise invalid("messages", "Input should be a valid list")
+    system = body.get("system")
+    as_chat: Body = {
+        **body,
+        "messages": ([{"role": "system", "content": system}] if system else []) + messages,
+        "tools": [_tool(tool) for tool in body.get("tools") or []],
+        "stop": body.get("stop_sequences"),
+        "stream_options": {"include_usage": True} if body.get("stream") else None,
+    }
+    as_chat["tool_choice"] = _tool_choice(body.get("tool_choice")) if as_chat["tools"] else None
+    return bodies.chat(as_chat, facts)
+
+
+def _tool(tool: object) -> Body:
+    if not isinstance(tool, dict) or "name" not in tool:
+        raise Refused("tools.name: Field required", "Bad Request")
+    return {"type": "function", "function": {"name": tool["name"], "parameters": tool.get("input_schema") or {}}}
+
+
+def _tool_choice(choice: object) -> object:
+    kind = choice.get("type") if isinstance(choice, dict) else "auto"
+    if kind == "tool" and isinstance(choice, dict):
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return {"any": "required", "none": "none"}.get(str(kind), "auto")
+
+
+class MessagesShape(Shape):
+    last = b""
+
+    def __init__(self, answer_id: str, wanted: Wanted, faults: Faults, details: bool) -> None:
+        super().__init__(answer_id, wanted, faults, details)
+        self._tool_id = f"toolu_{uuid4().hex[:16]}"
+
+    def _event(self, kind: str, **values: Any) -> bytes:
+        return f"event: {kind}\ndata: ".encode() + orjson.dumps({"type": kind, **values} | self.faults.extra) + b"\n\n"
+
+    def opening(self, choice: Choice) -> bytes:
+        message = self._message([], None, None, {"input_tokens": len(self.wanted.prompts[0]), "output_tokens": 0})
+        start = self._event("message_start", message=message)
+        return start + self._event("content_block_start", index=0, content_block=self._block("", empty=True))
+
+    def piece(self, choice: Choice, reasoning: str, text: str) -> bytes:
+        delta = (
+            {"type": "input_json_delta", "partial_json": text}
+            if self.wanted.tool_name
+            else {"type": "text_delta", "text": text}
+        )
+        shown = b""
+        if reasoning:
+            shown = self._event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": reasoning})
+        return shown + (self._event("content_block_delta", index=0, delta=delta) if text else b"")
+
+    def closing(self, choices: list[Choice], failed: bool) -> bytes:
+        if failed:
+            return b""
+        reason, sequence = _stop(choices[0])
+        delta = {"stop_reason": reason, "stop_sequence": sequence}
+        return (
+            self._event("content_block_stop", index=0)
+            + self._event("message_delta", delta=delta, usage=self._usage(choices))
+            + self._event("message_stop")
+        )
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        _, text = choices[0].take_text()
+        reason, sequence = _stop(choices[0])
+        message = self._message([self._block(text)], reason, sequence, self._usage(choices))
+        return message | {"kv_transfer_params": self.hand_off(choices)} | self.faults.extra
+
+    def _block(self, text: str, empty: bool = False) -> dict[str, Any]:
+        if not self.wanted.tool_name:
+            return {"type": "text", "text": text}
+        try:
+            value = {} if empty else orjson.loads(text)
+        except ValueError:
+            value = {}
+        return {"type": "tool_use", "id": self._tool_id, "name": self.wanted.tool_name, "input": value}
+
+    def _message(
+        self, content: list[Any], reason: str | None, sequence: str | None, usage: dict[str, Any]
+    ) -> dict[str, Any]:
+        return {
+            "id": self.answer_id,
+            "type": "message",
+            "role": "assistant",
+            "content": content,
+            "model": self.wanted.model,
+            "stop_reason": reason,
+            "stop_sequence": sequence,
+            "usage": usage,
+        }
+
+    def _usage(self, choices: list[Choice]) -> dict[str, Any]:
+        usage = self.usage(choices)
+        shown = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        return shown if cached is None else shown | {"cache_read_input_tokens": cached}
+
+
+def _stop(choice: Choice) -> tuple[str, str | None]:
+    if isinstance(choice.stop_reason, str):
+        return "stop_sequence", choice.stop_reason
+    return _STOP_REASONS.get(choice.finish or "stop", "end_turn"), None

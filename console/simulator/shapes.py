@@ -1,0 +1,343 @@
+"""How the OpenAI completion and chat answers look: whole, and as events of a stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+from zlib import crc32
+
+import orjson
+
+from .bodies import Wanted
+from .choice import Choice
+from .faults import Faults
+from .text import tokenize
+
+DONE = b"data: [DONE]\n\n"
+FINGERPRINT = f"vllm-0.31.0-{crc32(b'simulated'):08x}"
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+class Shape:
+    """One API's way to say things. `finish` of a choice is set on its last piece."""
+
+    # The text of an error inside a stream ends with this.
+    last = DONE
+
+    def __init__(self, answer_id: str, wanted: Wanted, faults: Faults, details: bool) -> None:
+        self.answer_id = answer_id
+        self.wanted = wanted
+        self.faults = faults
+        # Whether usage tells the cached tokens (--enable-prompt-tokens-details).
+        self.details = details
+        self.created = int(time.time())
+
+    def opening(self, choice: Choice) -> bytes:
+        """What goes out before the first piece of a choice, together with it."""
+        return b""
+
+    def piece(self, choice: Choice, reasoning: str, text: str) -> bytes:
+        raise NotImplementedError
+
+    def closing(self, choices: list[Choice], failed: bool) -> bytes:
+        """What goes out at the end of a stream."""
+        return DONE
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def usage(self, choices: Iterable[Choice], in_stream: bool = False) -> dict[str, Any]:
+        wanted, faults = self.wanted, self.faults
+        completion = sum(choice.tokens for choice in choices)
+        prompt = sum(len(tokens) for tokens in wanted.prompts)
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + completion,
+            "completion_tokens": completion,
+        }
+        cached = faults.cached_tokens
+        if cached is None and self.details:
+            cached = max((choice.cached_tokens for choice in choices), default=0)
+        if cached is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        elif not in_stream:
+            usage |= {"prompt_tokens_details": None, "completion_tokens_details": None}
+        return usage | faults.usage
+
+    def hand_off(self, choices: list[Choice]) -> dict[str, Any] | None:
+        return choices[0].hand_off if choices else None
+
+    def _usage_event(self, choices: list[Choice], kind: str) -> bytes:
+        head = {"id": self.answer_id, "object": kind, "created": self.created, "model": self.wanted.model}
+        usage = self.usage(choices, in_stream=True)
+        return event(head | {"choices": [], "usage": usage, "system_fingerprint": FINGERPRINT} | self.faults.extra)
+
+    def _is_simple(self) -> bool:
+        """Whether each piece is the same but for its text, so that only that needs encoding."""
+        wanted, faults = self.wanted, self.faults
+        return (
+            wanted.logprobs is None
+            and not wanted.continuous_usage
+            and not wanted.return_token_ids
+            and not faults.extra
+            and not faults.delta_extra
+        )
+
+
+class CompletionShape(Shape):
+    def __init__(self, answer_id: str, wanted: Wanted, faults: Faults, details: bool) -> None:
+        super().__init__(answer_id, wanted, faults, details)
+        self._simple = self._is_simple()
+        self._head = (
+            f'data: {{"id":"{answer_id}","object":"text_completion","created":{self.created},'
+            f'"model":{orjson.dumps(wanted.model).decode()},"choices":[{{"index":%d,"text":'
+        ).encode()
+        self._tail = (
+            b',"logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
+        )
+
+    def piece(self, choice: Choice, reasoning: str, text: str) -> bytes:
+        if self.wanted.echo and not choice.open:
+            text = self.wanted.prompt_texts[choice.prompt] + text
+        if self._simple and choice.finish is None:
+            return self._head % choice.index + orjson.dumps(text) + self._tail
+        pieces = choice.take_pieces()
+        entry: dict[str, Any] = {
+            "index": choice.index,
+            "text": text,
+            "logprobs": self._logprobs(pieces),
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+            "prompt_token_ids": self._prompt_ids(choice),
+            "token_ids": _ids(pieces) if self.wanted.return_token_ids else None,
+        }
+        chunk: dict[str, Any] = {
+            "id": self.answer_id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.wanted.model,
+            "choices": [entry],
+        }
+        if choice.finish and not self.wanted.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        if self.wanted.continuous_usage:
+            chunk["usage"] = self.usage([choice], in_stream=True)
+        return event(chunk | self.faults.extra)
+
+    def _prompt_ids(self, choice: Choice) -> list[int] | None:
+        first = self.wanted.return_token_ids and not choice.open
+        return self.wanted.prompts[choice.prompt] if first else None
+
+    def closing(self, choices: list[Choice], failed: bool) -> bytes:
+        if self.wanted.include_usage:
+            return self._usage_event(choices, "text_completion") + DONE
+        return DONE
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        return {
+            "id": self.answer_id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.wanted.model,
+            "choices": [self._entry(choice) for choice in choices],
+            "service_tier": None,
+            "system_fingerprint": FINGERPRINT,
+            "usage": self.usage(choices),
+            "kv_transfer_params": self.hand_off(choices),
+            "ec_transfer_params": None,
+            "metrics": None,
+        } | self.faults.extra
+
+    def _entry(self, choice: Choice) -> dict[str, Any]:
+        _, text = choice.take_text()
+        pieces = choice.take_pieces()
+        prompt = self.wanted.prompt_texts[choice.prompt] if self.wanted.echo else ""
+        local = self.wanted.body.get("prompt_logprobs") is not None
+        return {
+            "index": choice.index,
+            "text": prompt + text,
+            "logprobs": self._logprobs(pieces),
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+            "token_ids": _ids(pieces) if self.wanted.return_token_ids else None,
+            "prompt_logprobs": _prompt_logprobs(self.wanted.prompts[choice.prompt]) if local else None,
+            "prompt_token_ids": self.wanted.prompts[choice.prompt] if self.wanted.return_token_ids else None,
+            "routed_experts": None,
+        } | self.faults.delta_extra
+
+    def _logprobs(self, pieces: list[str]) -> dict[str, Any] | None:
+        if self.wanted.logprobs is None:
+            return None
+        offsets, position = [], 0
+        for piece in pieces:
+            offsets.append(position)
+            position += len(piece)
+        return {
+            "text_offset": offsets,
+            "token_logprobs": [_logprob(piece) for piece in pieces],
+            "tokens": pieces,
+            "top_logprobs": [{piece: _logprob(piece)} for piece in pieces] if self.wanted.logprobs else [],
+        }
+
+
+class ChatShape(Shape):
+    def __init__(self, answer_id: str, wanted: Wanted, faults: Faults, details: bool) -> None:
+        super().__init__(answer_id, wanted, faults, details)
+        self._simple = self._is_simple() and wanted.tool_name is None and not faults.tool_call_bytes
+        self._head = (
+            f'data: {{"id":"{answer_id}","object":"chat.completion.chunk","created":{self.created},'
+            f'"model":{orjson.dumps(wanted.model).decode()},"choices":[{{"index":%d,"delta":{{"content":'
+        ).encode()
+        self._tail = b'},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
+        self._tool_ids: dict[int, str] = {}
+
+    def opening(self, choice: Choice) -> bytes:
+        prompt_ids = self.wanted.prompts[0] if self.wanted.return_token_ids else None
+        delta = {"role": "assistant", "content": ""}
+        entry = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._event(entry, choice, first={"prompt_token_ids": prompt_ids, "prompt_text": None})
+
+    def piece(self, choice: Choice, reasoning: str, text: str) -> bytes:
+        if self._simple and choice.finish is None and not reasoning:
+            return self._head % choice.index + orjson.dumps(text) + self._tail
+        events = []
+        if reasoning:
+            events.append(self._delta_event(choice, {self.faults.reasoning_field: reasoning}, last=False))
+        if text or choice.finish or not reasoning:
+            events.extend(self._content_events(choice, text))
+        return b"".join(events)
+
+    def _content_events(self, choice: Choice, text: str) -> Iterable[bytes]:
+        name = self._tool_name()
+        if name is None:
+            yield self._delta_event(choice, {"content": text}, last=True)
+            return
+        if choice.index not in self._tool_ids:
+            self._tool_ids[choice.index] = f"chatcmpl-tool-{uuid4().hex[:16]}"
+            function = {"name": name, "arguments": ""}
+            call = {"id": self._tool_ids[choice.index], "type": "function", "index": 0, "function": function}
+            yield self._delta_event(choice, {"tool_calls": [call]}, last=False)
+            text = self._long_arguments() or text
+        elif self.faults.tool_call_bytes:
+            text = ""
+        delta: dict[str, Any] = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]} if text else {}
+        yield self._delta_event(choice, delta, last=True)
+
+    def _tool_name(self) -> str | None:
+        return "simulated" if self.faults.tool_call_bytes else self.wanted.tool_name
+
+    def _long_arguments(self) -> str:
+        size = self.faults.tool_call_bytes
+        return f'{{"text": "{"x" * max(0, size - 12)}"}}' if size else ""
+
+    def _delta_event(self, choice: Choice, delta: dict[str, Any], last: bool) -> bytes:
+        finish = choice.finish if last else None
+        pieces = choice.take_pieces() if last else []
+        entry: dict[str, Any] = {
+            "index": choice.index,
+            "delta": delta | self.faults.delta_extra,
+            "logprobs": self._logprobs(pieces) if last else None,
+            "finish_reason": finish,
+        }
+        if finish:
+            entry["stop_reason"] = choice.stop_reason
+        entry["token_ids"] = _ids(pieces) if self.wanted.return_token_ids else None
+        return self._event(entry, choice)
+
+    def _event(self, entry: dict[str, Any], choice: Choice, first: dict[str, Any] | None = None) -> bytes:
+        chunk: dict[str, Any] = {
+            "id": self.answer_id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.wanted.model,
+            "choices": [entry],
+        } | (first or {})
+        if entry["finish_reason"] and not self.wanted.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        if self.wanted.continuous_usage:
+            chunk["usage"] = self.usage([] if first else [choice], in_stream=True)
+        return event(chunk | self.faults.extra)
+
+    def closing(self, choices: list[Choice], failed: bool) -> bytes:
+        if self.wanted.include_usage and not failed:
+            return self._usage_event(choices, "chat.completion.chunk") + DONE
+        return DONE
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        local = self.wanted.body.get("prompt_logprobs") is not None
+        return {
+            "id": self.answer_id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.wanted.model,
+            "choices": [self._entry(choice) for choice in choices],
+            "service_tier": None,
+            "system_fingerprint": FINGERPRINT,
+            "usage": self.usage(choices),
+            "prompt_logprobs": _prompt_logprobs(self.wanted.prompts[0]) if local else None,
+            "prompt_token_ids": self.wanted.prompts[0] if self.wanted.return_token_ids else None,
+            "prompt_text": None,
+            "kv_transfer_params": self.hand_off(choices),
+            "ec_transfer_params": None,
+            "metrics": None,
+        } | self.faults.extra
+
+    def _entry(self, choice: Choice) -> dict[str, Any]:
+        pieces = choice.take_pieces()
+        return {
+            "index": choice.index,
+            "message": self.message(choice) | self.faults.delta_extra,
+            "logprobs": self._logprobs(pieces),
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+            "token_ids": _ids(pieces) if self.wanted.return_token_ids else None,
+            "routed_experts": None,
+        }
+
+    def message(self, choice: Choice) -> dict[str, Any]:
+        reasoning, text = choice.take_text()
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": text,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            self.faults.reasoning_field: reasoning or None,
+        }
+        name = self._tool_name()
+        if name is not None:
+            function = {"name": name, "arguments": self._long_arguments() or text}
+            call = {"id": f"chatcmpl-tool-{uuid4().hex[:16]}", "type": "function", "function": function}
+            message |= {"content": "", "tool_calls": [call]}
+        return message
+
+    def _logprobs(self, pieces: list[str]) -> dict[str, Any] | None:
+        if self.wanted.logprobs is None:
+            return None
+        return {"content": [self._token_logprob(piece) for piece in pieces]}
+
+    def _token_logprob(self, piece: str) -> dict[str, Any]:
+        base = {"token": piece, "logprob": _logprob(piece), "bytes": list(piece.encode())}
+        return base | {"top_logprobs": [base] if self.wanted.logprobs else []}
+
+
+def _logprob(piece: str) -> float:
+    """Between -1 and 0, the same for the same token."""
+    return -(crc32(piece.encode()) % 1000) / 1000
+
+
+def _ids(pieces: list[str]) -> list[int]:
+    return [token for piece in pieces for token in tokenize(piece)]
+
+
+def _prompt_logprobs(tokens: list[int]) -> list[dict[str, Any] | None]:
+    entries: list[dict[str, Any] | None] = [None]
+    for token in tokens[1:]:
+        entries.append({str(token): {"logprob": -(token % 1000) / 1000, "rank": 1, "decoded_token": None}})
+    return entries

@@ -1,0 +1,207 @@
+"""One try of a request on the servers chosen for it: the prefill leg, the hand-off, and the leg that answers."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from routing.affinity import Memory
+from routing.answer import Answer
+from routing.ask import Ask, headers_for_servers
+from routing.bodies import DecodeBody, prefill_body
+from routing.choose import Choice
+from routing.clock import Clock
+from routing.errors import BadAnswer, Headers
+from routing.handoff import Handoff
+from routing.leg import Leg
+from routing.record import Record
+from routing.relay import StreamRelay
+from routing.sse import DIALECTS, Scanner
+from routing.usage import cached_tokens, read_usage, with_cached_tokens
+
+
+class Watch(Protocol):
+    """Who wants to know what happens while a request runs."""
+
+    responses: Memory
+
+    def first_token(self, record: Record) -> None: ...
+
+
+@dataclass(slots=True)
+class Job:
+    """What all attempts of one request share."""
+
+    ask: Ask
+    answer: Answer
+    record: Record
+    clock: Clock
+    decode_body: DecodeBody
+    watch: Watch
+    client_left: Callable[[], bool]
+
+
+class Attempt:
+    """`run` returns when the client has its answer, or raises `LegError`. `handoff` is what is left to look after."""
+
+    def __init__(self, job: Job, choice: Choice) -> None:
+        self._job = job
+        self._choice = choice
+        self._record = job.record
+        self._path = job.ask.request.path
+        self._timeouts = job.ask.deployment.policy.timeouts
+        self.handoff: Handoff | None = None
+        self.on_prefill = choice.prefill is not None
+        """It is the prefill server that this attempt is with."""
+        self._prefill_leg: Leg | None = None
+
+    async def run(self) -> None:
+        if self._choice.prefill is not None:
+            self.handoff = await self._prefill()
+            self.on_prefill = False
+        if self._job.client_left():
+            raise asyncio.CancelledError
+        await self._decode()
+
+    @property
+    def has_handoff_coming(self) -> bool:
+        """The prompt is computed and its cache kept: reading the answer to its end is what lets us free it."""
+        return self.on_prefill and self._prefill_leg is not None and self._prefill_leg.has_begun_to_answer
+
+    def _leg_headers(self, leg: str) -> Headers:
+        leg_id = f"{self._record.request_id}-{leg}{self._record.attempts}"
+        return [*headers_for_servers(self._job.ask.request), (b"x-request-id", leg_id.encode())]
+
+    # The prefill leg
+
+    async def _prefill(self) -> Handoff | None:
+        prefill, ask = self._choice.prefill, self._job.ask
+        assert prefill is not None
+        body = prefill_body(self._path, ask.body)
+        with Leg(prefill, self._timeouts, prompt_tokens=ask.wish.prompt_tokens) as leg:
+            self._prefill_leg = leg
+            await leg.open("POST", self._path, self._leg_headers("p"), body, self._mark_prefill_sent)
+            raw = await leg.read()
+            self._record.prefill_answered_ms = self._job.clock.now_ms()
+            answer = _object(raw)
+            if answer is None:
+                raise BadAnswer(f"{prefill.name} did not answer with a JSON object")
+        return self._read_prefill(answer)
+
+    def _mark_prefill_sent(self) -> None:
+        self._record.prefill_sent_ms = self._job.clock.now_ms()
+
+    def _read_prefill(self, answer: Mapping[str, Any]) -> Handoff | None:
+        """A prefill server that kept nothing is no failure: the decode server does it all, and the record says so."""
+        prefill, record = self._choice.prefill, self._record
+        assert prefill is not None
+        usage = read_usage(answer.get("usage"))
+        if usage is not None:
+            record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+        params = answer.get("kv_transfer_params")
+        if not isinstance(params, dict) or not params.get("remote_block_ids"):
+            record.route = "fallback"
+            record.reason = f"fallback: {prefill.name} handed nothing over"
+            return None
+        if record.cached_tokens is None:
+            record.cached_tokens = cached_tokens(params.get("remote_prefill_cached_tokens"))
+        return Handoff(prefill, params)
+
+    # The leg that answers
+
+    async def _decode(self) -> None:
+        ask, handoff = self._job.ask, self.handoff
+        method, raw = ask.request.method, ask.request.body
+        body = self._job.decode_body.with_handoff(None if handoff is None else handoff.params) if raw else None
+        query = ask.request.query.decode("latin-1")
+        target = f"{self._path}?{query}" if query else self._path
+        with Leg(self._choice.decode, self._timeouts, streams=1) as leg:
+            await leg.open(method, target, self._leg_headers("d"), body, self._sending)
+            self._record.decode_opened_ms = self._job.clock.now_ms()
+            dialect = DIALECTS.get(self._path)
+            if dialect is not None and leg.is_event_stream:
+                await self._relay_stream(leg, Scanner(dialect, drop_usage=not self._job.decode_body.asks_usage))
+            else:
+                await self._relay_whole(leg)
+        if handoff is not None:
+            handoff.fetched()
+
+    def _sending(self) -> None:
+        if self.handoff is not None:
+            self.handoff.check_lease()
+            self.handoff.sent = True
+        self._record.decode_sent_ms = self._job.clock.now_ms()
+
+    async def _relay_stream(self, leg: Leg, scanner: Scanner) -> None:
+        head, answer = leg.head, self._job.answer
+        if self.handoff is not None:
+            scanner.cached_tokens = self._record.cached_tokens
+        relay = StreamRelay(
+            leg,
+            scanner,
+            answer.reply,
+            self._record,
+            self._job.clock,
+            begin=lambda: answer.begin_stream(head.status, head.headers),
+            first_token=self._first_token,
+            idle_s=self._timeouts.idle_s,
+        )
+        try:
+            await relay.ended
+        finally:
+            relay.stop()
+            self._take_usage(scanner.usage)
+            self._remember_response(scanner.response_id)
+        answer.end_stream()
+
+    def _first_token(self) -> None:
+        if self.handoff is not None:
+            self.handoff.fetched()
+        self._job.watch.first_token(self._record)
+
+    async def _relay_whole(self, leg: Leg) -> None:
+        """An answer that is not a stream goes out when it is complete: until then it can be tried elsewhere."""
+        if self.handoff is not None:
+            self.handoff.hold_until_lease()
+        body = await leg.read()
+        if self._path in DIALECTS:
+            body = self._read_whole(body)
+        self._job.answer.whole(leg.head.status, leg.head.headers, body)
+
+    def _read_whole(self, body: bytes) -> bytes:
+        answer = _object(body)
+        if answer is None:
+            return body
+        self._take_usage(answer.get("usage"))
+        self._remember_response(answer.get("id") if self._path == "/v1/responses" else None)
+        if self.handoff is None or self._record.cached_tokens is None:
+            return body
+        return with_cached_tokens(body, answer, self._record.cached_tokens)
+
+    def _remember_response(self, response_id: object) -> None:
+        """A stored response can be read, cancelled or followed up only where it was made."""
+        if isinstance(response_id, str) and response_id:
+            self._job.watch.responses.put(response_id, self._choice.decode.id)
+
+    def _take_usage(self, raw: object) -> None:
+        """The engine's own count; by chunks when it gave none."""
+        record, usage = self._record, read_usage(raw)
+        if usage is None:
+            if record.first_token_ms is not None and record.completion_tokens is None:
+                record.completion_tokens = len(record.gaps_ms) + 1
+            return
+        if usage.completion_tokens is not None:
+            record.completion_tokens = usage.completion_tokens
+        record.prompt_tokens = usage.prompt_tokens or record.prompt_tokens
+        if self._choice.prefill is None:
+            record.cached_tokens = usage.cached_tokens
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        answer = orjson.loads(raw)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None

@@ -1,0 +1,31 @@
+"""Frees a hand-off whose request will not use it: a decode server fetches it for one token and forgets it."""
+
+import time
+from dataclasses import replace
+
+from routing.attempt import Job
+from routing.choose import Layout
+from routing.errors import LegError
+from routing.handoff import Handoff
+from routing.leg import Leg
+
+
+async def release(handoff: Handoff, job: Job, layout: Layout) -> bool:
+    """False when no decode server took it."""
+    now = time.monotonic()
+    partners = [backend for backend in layout.partners.get(handoff.prefill.id, ()) if backend.is_usable(now)]
+    if not partners:
+        return False
+    decode = min(partners, key=lambda backend: backend.load.inflight)
+    path, lease_s = job.ask.request.path, handoff.prefill.server.kv_lease_s
+    body = job.decode_body.to_release(path, handoff.params)
+    headers = [(b"content-type", b"application/json"), (b"x-request-id", f"{job.record.request_id}-r".encode())]
+    timeouts = replace(job.ask.deployment.policy.timeouts, first_byte_s=lease_s, idle_s=lease_s)
+    try:
+        with Leg(decode, timeouts) as leg:
+            await leg.open("POST", path, headers, body, handoff.check_lease)
+            await leg.read()
+    except LegError:
+        return False
+    handoff.fetched()
+    return True

@@ -1,0 +1,113 @@
+"""What the demo's filling decides and leaves behind; the whole journey is in test_whole_demo."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from console.accounts.models import ApiToken, User
+from console.demo import seed
+from console.demo.seed import DemoFile, ensure_admin, fresh_key, fresh_token, read_password, to_start, write_demo_file
+from console.fleet.models import Server
+from console.fleet.states import ServerState
+from tests.factories import make_deployment, make_user
+
+DEMO: DemoFile = {
+    "url": "http://127.0.0.1:8000",
+    "username": "admin",
+    "password": "correct horse battery",
+    "api_token": "syt-1",
+    "inference_key": "syk-1",
+    "deployment": "demo",
+    "model": "demo",
+    "engine": "simulated",
+}
+
+
+def server(state: ServerState, generation: int = 1) -> Server:
+    return Server(state=state, generation=generation)
+
+
+def test_servers_that_never_ran_are_started() -> None:
+    new, ready = server(ServerState.STOPPED, generation=0), server(ServerState.READY)
+    assert to_start([new, ready]) == [new]
+
+
+def test_servers_that_ended_with_the_last_demo_are_started() -> None:
+    ended, ready = server(ServerState.FAILED), server(ServerState.READY)
+    assert to_start([ended, ready]) == [ended]
+
+
+def test_a_server_that_a_person_stopped_stays_stopped() -> None:
+    assert to_start([server(ServerState.STOPPED), server(ServerState.READY)]) == []
+
+
+def test_all_are_started_when_none_is_up() -> None:
+    resting = [server(ServerState.STOPPED), server(ServerState.STOPPED)]
+    assert to_start(resting) == resting
+
+
+def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json"
+    write_demo_file(path, DEMO)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert json.loads(path.read_text()) == DEMO
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_password_of_the_last_run_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "demo.json"
+    write_demo_file(path, DEMO)
+    assert read_password(path) == "correct horse battery"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
+def test_a_broken_file_gives_no_password(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "demo.json"
+    path.write_text(content)
+    assert read_password(path) == ""
+
+
+@pytest.mark.django_db
+def test_the_first_run_makes_an_admin_who_can_log_in() -> None:
+    user, password = ensure_admin("")
+    assert user.username == "admin"
+    assert User.objects.get(username="admin").check_password(password)
+
+
+@pytest.mark.django_db
+def test_a_later_run_keeps_the_admins_password() -> None:
+    _, first = ensure_admin("")
+    _, second = ensure_admin(first)
+    assert second == first
+
+
+@pytest.mark.django_db
+def test_an_admin_whose_password_is_not_known_gets_a_new_one() -> None:
+    ensure_admin("")
+    user, password = ensure_admin("something else")
+    assert User.objects.get(pk=user.pk).check_password(password)
+
+
+@pytest.mark.django_db
+def test_each_run_ends_the_token_of_the_one_before() -> None:
+    user = make_user()
+    fresh_token(user)
+    fresh_token(user)
+    assert [token.is_valid() for token in ApiToken.objects.order_by("id")] == [False, True]
+
+
+@pytest.mark.django_db
+def test_each_run_ends_the_key_of_the_one_before() -> None:
+    deployment = make_deployment()
+    fresh_key(deployment)
+    fresh_key(deployment)
+    assert [key.is_valid() for key in deployment.inference_keys.order_by("id")] == [False, True]
+
+
+@pytest.mark.django_db
+def test_it_says_when_no_agent_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seed, "HOST_LIMIT_S", 0.0)
+    with pytest.raises(seed.SeedFailed, match="The agent of host nowhere did not report"):
+        seed.wait_for_host("nowhere", since=0.0)

@@ -1,0 +1,37 @@
+"""A router process says what it serves and carries, and when it ends."""
+
+import redis
+
+from console import valkey as connections
+from console.gateway import loads
+from console.gateway.announce import Announcer
+from console.gateway.loads import RouterLoad
+from tests.gateway.standin import StandInLoad, StandInRouter
+
+
+def announcer(router: StandInRouter) -> Announcer:
+    return Announcer(router, "router-a", lambda: 9)
+
+
+async def announce(router: StandInRouter) -> None:
+    async with connections.async_client() as client:
+        await announcer(router).announce(client)
+
+
+async def test_it_says_its_epoch_and_its_loads(valkey: "redis.Redis") -> None:
+    await announce(StandInRouter(carried={"4": StandInLoad(3, 1), "5": StandInLoad()}))
+    assert loads.read() == {4: RouterLoad(3, 1)}
+    assert [(router.id, router.epoch) for router in loads.routers()] == [("router-a", 9)]
+
+
+async def test_what_it_said_expires(valkey: "redis.Redis") -> None:
+    await announce(StandInRouter())
+    left_ms = valkey.pttl(loads.report_key("router-a"))
+    assert isinstance(left_ms, int)
+    assert 0 < left_ms <= loads.SILENT_AFTER_S * 1000
+
+
+async def test_a_router_that_ends_is_forgotten_at_once(valkey: "redis.Redis") -> None:
+    await announce(StandInRouter(carried={"4": StandInLoad(3, 1)}))
+    await announcer(StandInRouter()).leave()
+    assert loads.routers() == []

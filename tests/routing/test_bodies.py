@@ -1,0 +1,177 @@
+"""The two legs' bodies, made from the client's."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.bodies import DecodeBody, NotJson, parse, prefill_body, splice, why_not_split, without_handoff
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HANDOFF = {"do_remote_prefill": True, "remote_block_ids": [[1]]}
+keys = st.text(max_size=8)
+leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text()
+values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3))
+objects = st.dictionaries(keys, values, max_size=6)
+
+
+def prefill(path: str = CHAT, **body: object) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(prefill_body(path, {"model": "m", **body}))
+    return made
+
+
+def decode(body: dict[str, Any], handoff: dict[str, Any] | None = HANDOFF, raw: bytes | None = None) -> dict[str, Any]:
+    raw = json.dumps(body).encode() if raw is None else raw
+    made: dict[str, Any] = json.loads(DecodeBody(raw, body, touched=False, counts_by_usage=True).with_handoff(handoff))
+    return made
+
+
+@given(objects, st.sampled_from([None, 2]), st.booleans())
+def test_the_decode_body_is_the_clients_plus_the_handoff(
+    body: dict[str, Any], indent: int | None, ascii_: bool
+) -> None:
+    without_handoff(body)
+    body.pop("stream", None)
+    raw = (json.dumps(body, indent=indent, ensure_ascii=ascii_) + " \n").encode("utf-8", "surrogatepass")
+    assert decode(body, raw=raw) == {**body, "kv_transfer_params": HANDOFF}
+
+
+@given(objects)
+def test_the_prefill_body_asks_for_one_kept_token_whatever_the_client_sent(body: dict[str, Any]) -> None:
+    made = json.loads(prefill_body(CHAT, body))
+    assert (made["max_tokens"], made["stream"]) == (1, False)
+    assert made["kv_transfer_params"]["do_remote_decode"] is True
+
+
+def test_both_limits_are_one_for_prefill_when_the_client_names_the_newer() -> None:
+    made = prefill(max_completion_tokens=300)
+    assert (made["max_tokens"], made["max_completion_tokens"]) == (1, 1)
+
+
+def test_a_limit_that_the_client_did_not_name_is_not_added_for_decode() -> None:
+    assert "max_tokens" not in decode({"model": "m", "max_completion_tokens": 300})
+
+
+@pytest.mark.parametrize(
+    "name", ["stream_options", "min_tokens", "stop", "stop_token_ids", "logprobs", "top_logprobs", "echo", "best_of"]
+)
+def test_what_one_token_cannot_honour_is_left_out_for_prefill(name: str) -> None:
+    assert name not in prefill(CHAT, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tools", "response_format", "chat_template_kwargs", "cache_salt", "truncate_prompt_tokens", "messages", "seed"],
+)
+def test_what_shapes_the_prompt_stays_for_prefill(name: str) -> None:
+    assert prefill(CHAT, **{name: ["x"]})[name] == ["x"]
+
+
+def test_one_choice_is_asked_of_prefill() -> None:
+    assert prefill(n=1)["n"] == 1
+
+
+@pytest.mark.parametrize("choice", ["required", "auto", {"type": "function", "function": {"name": "f"}}])
+def test_a_forced_tool_renders_the_same_prompt_for_prefill_and_parses_nothing(choice: object) -> None:
+    made = prefill(tools=[{"type": "function"}], tool_choice=choice)
+    assert (made["tools"], made["tool_choice"]) == ([{"type": "function"}], "none")
+
+
+def test_no_tool_choice_is_added_where_the_client_gave_none() -> None:
+    assert "tool_choice" not in prefill(tools=[{"type": "function"}])
+
+
+def test_the_responses_api_has_its_own_limit() -> None:
+    made = prefill("/v1/responses", max_output_tokens=50, input="hi")
+    assert made["max_output_tokens"] == 1
+    assert "max_tokens" not in made
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"n": 2}),
+        (CHAT, {"best_of": 2}),
+        (CHAT, {"use_beam_search": True}),
+        (CHAT, {"prompt_logprobs": 0}),
+        (COMPLETIONS, {"prompt": "x", "echo": True, "logprobs": 0}),
+        (COMPLETIONS, {"prompt": ["a", "b"]}),
+        (COMPLETIONS, {"prompt": [[1, 2], [3]]}),
+        (COMPLETIONS, {}),
+        ("/v1/responses", {"previous_response_id": "resp_1"}),
+        ("/v1/responses", {"background": True}),
+    ],
+)
+def test_requests_that_no_split_serves_right(path: str, body: dict[str, Any]) -> None:
+    assert why_not_split(path, body) is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"n": None}),
+        (CHAT, {"n": 1, "logprobs": True}),
+        (COMPLETIONS, {"prompt": "x", "echo": True}),
+        (COMPLETIONS, {"prompt": ["one"]}),
+        (COMPLETIONS, {"prompt": [1, 2, 3]}),
+        (COMPLETIONS, {"prompt": [[1, 2, 3]]}),
+    ],
+)
+def test_requests_that_can_be_split(path: str, body: dict[str, Any]) -> None:
+    assert why_not_split(path, body) is None
+
+
+@pytest.mark.parametrize("name", ["kv_transfer_params", "ec_transfer_params"])
+@pytest.mark.parametrize("value", [None, {"remote_host": "10.0.0.1"}, "text", []])
+def test_a_clients_own_handoff_is_taken_out(name: str, value: object) -> None:
+    body = {"model": "m", name: value, "vllm_xargs": {name: value, "keep": 1}}
+    assert without_handoff(body)
+    assert body == {"model": "m", "vllm_xargs": {"keep": 1}}
+
+
+def test_usage_is_asked_of_decode_only_for_streams() -> None:
+    assert decode({"stream": True})["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in decode({"stream": False})
+
+
+def test_usage_is_asked_without_turning_on_what_the_client_has_off() -> None:
+    made = decode({"stream": True, "stream_options": {"continuous_usage_stats": True, "x": 1}})
+    assert made["stream_options"] == {"continuous_usage_stats": False, "x": 1, "include_usage": True}
+
+
+def test_a_client_that_asks_for_usage_gets_its_own_options() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"stream": True, "stream_options": options}
+    made = DecodeBody(json.dumps(body).encode(), body, touched=False, counts_by_usage=True)
+    assert made.asks_usage
+    assert json.loads(made.with_handoff(None))["stream_options"] == options
+
+
+def test_untouched_bodies_keep_their_bytes() -> None:
+    raw = b'{ "model" : "m", "messages":[ ] , "x": 1.0e5}'
+    made = DecodeBody(raw, json.loads(raw), touched=False, counts_by_usage=True).with_handoff(HANDOFF)
+    assert made.startswith(raw[:-1])
+
+
+def test_an_empty_object_has_no_place_to_splice() -> None:
+    assert splice(b"{ }", "a", 1) is None
+    assert decode({}) == {"kv_transfer_params": HANDOFF}
+
+
+def test_what_the_engine_reads_is_read_here() -> None:
+    assert parse(b'{"a": "\\ud800"}') == {"a": "\ud800"}
+    assert parse(b'{"a": Infinity}')["a"] == float("inf")
+
+
+def test_lone_surrogates_and_infinities_survive_to_prefill() -> None:
+    made = prefill_body(CHAT, parse(b'{"prompt": "\\ud800", "temperature": Infinity}'))
+    assert b"\\ud800" in made
+    assert b"Infinity" in made
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"1", b'"x"', b"\xff", b"[" * 100000])
+def test_what_is_no_object_is_refused(raw: bytes) -> None:
+    with pytest.raises(NotJson):
+        parse(raw)

@@ -1,0 +1,102 @@
+"""Errors of servers: passed on as they came, once, with the status known before ours is sent."""
+
+import pytest
+
+from routing.table import Policy
+from tests.routing.scripted import Face, Seen, Wire, answers, prefills, resets, site, streams
+
+BAD = {"error": {"message": "This model's maximum context length is 8 tokens.", "type": "BadRequestError", "code": 400}}
+
+
+@pytest.mark.parametrize("face", ["direct", "asgi"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("status", [400, 404, 422])
+async def test_a_decode_servers_4xx_is_the_clients(status: int, stream: bool, face: Face) -> None:
+    async with site({"P1": prefills, "D1": answers(status, BAD, {"x-detail": "7"})}, face=face) as place:
+        answer = await place.chat(stream=stream)
+        record = await place.record()
+        assert len(place["D1"].seen) == 1
+    assert (answer.status, answer.json, answer.headers["x-detail"]) == (status, BAD, "7")
+    assert (record.outcome, record.attempts) == ("refused", 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_decode_servers_500_is_passed_on_when_every_try_fails(stream: bool) -> None:
+    broken = {"error": {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}}
+    async with site({"P1": prefills, "D1": answers(500, broken)}) as place:
+        answer = await place.chat(stream=stream)
+        record = await place.record()
+    assert (answer.status, answer.json) == (500, broken)
+    assert record.outcome == "failed"
+
+
+async def test_a_prefill_servers_400_is_passed_on_once_and_decode_is_never_called() -> None:
+    async with site({"P1": answers(400, BAD), "P2": answers(400, BAD), "D1": streams()}) as place:
+        answer = await place.chat(stream=True)
+        assert len(place["P1"].seen) + len(place["P2"].seen) == 1
+        assert place["D1"].seen == []
+    assert (answer.status, answer.json) == (400, BAD)
+
+
+async def test_a_string_as_error_is_passed_on_as_it_is() -> None:
+    async with site({"N1": answers(400, {"error": "Unusual"})}) as place:
+        answer = await place.chat()
+    assert (answer.status, answer.json) == (400, {"error": "Unusual"})
+
+
+async def test_a_strict_deployment_ends_with_the_prefill_servers_error() -> None:
+    broken = {"error": {"message": "boom"}}
+    async with site({"P1": answers(500, broken), "D1": streams()}, Policy(when_no_pair="refuse")) as place:
+        answer = await place.chat(stream=True)
+        assert place["D1"].seen == []
+    assert (answer.status, answer.json) == (500, broken)
+
+
+async def test_a_strict_deployment_ends_with_502_when_the_prefill_server_resets() -> None:
+    async with site({"P1": resets, "D1": streams()}, Policy(when_no_pair="refuse")) as place:
+        answer = await place.chat(stream=True)
+        assert place["D1"].seen == []
+    assert answer.status == 502
+    assert "P1 closed the connection without answering" in answer.json["error"]["message"]
+
+
+async def test_headers_describe_the_bytes_that_are_sent() -> None:
+    """Servers are asked for unencoded answers; one that encodes all the same is passed on labelled as it came."""
+    packed = b"\x1f\x8b not really gzip"
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        assert "accept-encoding" not in seen.headers
+        await wire.json(packed, headers={"content-encoding": "gzip"})
+
+    async with site({"N1": script}) as place:
+        answer = await place.post({"model": "m", "messages": []}, headers={"accept-encoding": "gzip, br"})
+    assert (answer.body, answer.headers["content-encoding"]) == (packed, "gzip")
+    assert answer.headers["content-length"] == str(len(packed))
+
+
+async def test_a_server_that_refuses_the_routers_key_is_named_and_kept() -> None:
+    async with site({"N1": answers(401, {"error": "Unauthorized"})}) as place:
+        answer = await place.chat()
+        circuits = place.router.circuits()
+    assert answer.status == 502
+    assert "N1 refused the router's own key" in answer.json["error"]["message"]
+    assert circuits["N1"].failures == 0
+
+
+async def test_a_busy_server_is_not_blamed_and_its_answer_passes_when_all_are_busy() -> None:
+    busy = {"error": {"message": "queue full"}}
+    async with site({"N1": answers(429, busy, {"retry-after": "7"})}) as place:
+        answer = await place.chat()
+        circuits = place.router.circuits()
+    assert (answer.status, answer.headers["retry-after"], answer.json) == (429, "7", busy)
+    assert circuits["N1"].failures == 0
+
+
+async def test_what_is_not_http_is_a_502() -> None:
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.send(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+    async with site({"N1": script}) as place:
+        answer = await place.chat()
+    assert answer.status == 502
+    assert "not HTTP" in answer.json["error"]["message"]

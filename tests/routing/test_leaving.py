@@ -1,0 +1,153 @@
+"""A client that leaves stops both legs at once, whatever the phase, and nothing stays counted."""
+
+import asyncio
+import json
+import random
+
+import pytest
+
+from tests.routing.scripted import (
+    HANDOFF,
+    Client,
+    Face,
+    Seen,
+    Site,
+    Wire,
+    chat_answer,
+    chat_chunk,
+    hangs,
+    head,
+    prefill_answer,
+    prefills,
+    site,
+    streams,
+    until,
+)
+
+FACES: list[Face] = ["direct", "asgi"]
+both_faces = pytest.mark.parametrize("face", FACES)
+streamed_or_not = pytest.mark.parametrize("stream", [True, False])
+
+
+async def leave_once(place: Site, engine: str, *, stream: bool) -> None:
+    """Sends a chat and leaves when `engine` has it; returns when the router has closed its leg there."""
+    async with Client(place.port) as client:
+        await client.chat(stream=stream)
+        await until(lambda: place[engine].seen)
+    await until(lambda: place[engine].open == 0, timeout_s=1.0)
+
+
+@both_faces
+@streamed_or_not
+async def test_leaving_during_prefill_stops_it_and_decode_is_never_called(face: Face, stream: bool) -> None:
+    async with site({"P1": hangs, "D1": streams()}, face=face) as place:
+        await leave_once(place, "P1", stream=stream)
+        record = await place.record()
+        assert place["D1"].seen == []
+        assert (record.outcome, record.error) == ("cancelled", "the client left")
+        assert place.nothing_is_held()
+
+
+@both_faces
+@streamed_or_not
+async def test_leaving_while_decode_has_not_answered_stops_it(face: Face, stream: bool) -> None:
+    async with site({"P1": prefills, "D1": hangs}, face=face) as place:
+        await leave_once(place, "D1", stream=stream)
+        record = await place.record()
+        assert (record.outcome, record.orphaned_handoff) == ("cancelled", True)
+
+
+@both_faces
+async def test_leaving_mid_stream_stops_decode(face: Face) -> None:
+    async def endless(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        while True:
+            await wire.event(chat_chunk({"content": "x"}))
+            await asyncio.sleep(0.01)
+
+    async with site({"P1": prefills, "D1": endless}, face=face) as place:
+        async with Client(place.port) as client:
+            await client.chat(stream=True)
+            await client.head()
+            await client.chunk()
+        await until(lambda: place["D1"].open == 0, timeout_s=1.0)
+        record = await place.record()
+        assert (record.outcome, record.orphaned_handoff) == ("cancelled", False)
+        assert record.completion_tokens == len(record.gaps_ms) + 1
+        assert place.nothing_is_held()
+
+
+@both_faces
+async def test_a_handoff_that_no_server_saw_is_delivered_and_ended_there(face: Face) -> None:
+    """The client leaves while the prefill server answers: decode fetches the cache for one token, which frees it."""
+    half_answered, client_gone = asyncio.Event(), asyncio.Event()
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        data = json.dumps(prefill_answer()).encode()
+        await wire.send(head(200, {"content-length": str(len(data))}) + data[:20])
+        half_answered.set()
+        await client_gone.wait()
+        await wire.send(data[20:])
+
+    async with site({"P1": script, "D1": streams()}, face=face) as place:
+        async with Client(place.port) as client:
+            await client.chat(stream=True, max_tokens=500)
+            await half_answered.wait()
+        await until(lambda: [exchange for exchange in place.router.active if exchange.client_left])
+        client_gone.set()
+        record = await place.record()
+        await until(place.nothing_is_held)
+        body = place["D1"].seen[0].body
+        assert (body["max_tokens"], body["stream"], body["kv_transfer_params"]) == (1, False, HANDOFF)
+        assert len(place["D1"].seen) == 1
+        assert (record.outcome, record.orphaned_handoff) == ("cancelled", False)
+
+
+async def test_a_handoff_that_nobody_can_take_counts_as_held_until_its_lease_ends() -> None:
+    async with site({"P1": prefills, "D1": hangs}) as place:
+        place.publish(servers=[place.server("P1", kv_lease_s=0.4), place.server("D1")])
+        async with Client(place.port) as client:
+            await client.chat(stream=True)
+            await until(lambda: place["D1"].seen)
+        assert (await place.record()).orphaned_handoff
+        assert place.router.loads()["P1"].handoffs == 1
+        await until(place.nothing_is_held)
+    assert b'unused_handoffs_total{deployment="m",end="orphaned"} 1.0' in place.router.metrics.render()
+
+
+@both_faces
+async def test_many_clients_that_leave_at_any_moment_leave_nothing_counted(face: Face) -> None:
+    lot = random.Random(7)
+
+    async def slow_prefill(seen: Seen, wire: Wire) -> None:
+        await asyncio.sleep(lot.random() * 0.02)
+        await wire.json(prefill_answer())
+
+    async def slow_decode(seen: Seen, wire: Wire) -> None:
+        await asyncio.sleep(lot.random() * 0.02)
+        await streams(gap_s=0.005)(seen, wire) if seen.body.get("stream") else await wire.json(chat_answer())
+
+    async def one(place: Site) -> None:
+        async with Client(place.port) as client:
+            await client.chat(stream=lot.random() < 0.7)
+            await asyncio.sleep(lot.random() * 0.06)
+            client.writer.transport.abort()
+
+    async with site({"P1": slow_prefill, "P2": slow_prefill, "D1": slow_decode, "D2": slow_decode}, face=face) as place:
+        place.publish(servers=[place.server(name, kv_lease_s=0.5) for name in place.engines])
+        for _ in range(10):
+            await asyncio.gather(*(one(place) for _ in range(30)))
+        await place.records.wait(300)
+        await until(place.nothing_is_held)
+        assert all(used == 0 for used, _, _ in place.router.connections().values())
+        assert {record.outcome for record in place.records.all} <= {"ok", "cancelled"}
+        assert list(place.router.active) == []
+
+
+async def test_a_stopped_router_breaks_its_streams_visibly() -> None:
+    async with site({"N1": hangs}) as place, Client(place.port) as client:
+        await client.chat(stream=True)
+        await until(lambda: place["N1"].seen)
+        await place.router.aclose()
+        assert await client.reader.read() == b""
+        assert (await place.record()).outcome == "failed"
