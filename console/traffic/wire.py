@@ -69,6 +69,8 @@ COPIED = (
     "orphaned_handoff",
 )
 
+NEVER_EMPTY = ("request_id", "path", "streamed", "received_at", "gaps_ms", "status", "outcome", "attempts")
+
 
 def stream() -> str:
     return valkey.key("traffic")
@@ -79,6 +81,8 @@ def decode(raw: bytes) -> FinishedRequest:
     found: Any = orjson.loads(raw)
     if not isinstance(found, dict) or missing(found):
         raise ValueError("not a finished request")
+    if any(found[name] is None for name in NEVER_EMPTY):
+        raise ValueError(f"none of these may be empty: {', '.join(NEVER_EMPTY)}")
     return found  # type: ignore[return-value]
 
 
