@@ -1,0 +1,253 @@
+"""A running Switchyard for tests: worker, beat, agents and web as processes of their own, over a database in a file.
+
+The test itself acts through the domain on that same database and broker, as the pages and the REST API do.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+from django.db.backends.sqlite3.base import DatabaseWrapper
+
+from console.embedded import free_port
+from console.fleet import actions
+from console.fleet.models import Deployment, Host, Move, Pair, Server
+from console.fleet.states import PairState, ServerState
+from tests.factories import ADMIN, OPERATOR
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+PORTS_EACH = 250
+QUICK_ENGINE = {"SIMULATOR_START_S": "0.5", "SIMULATOR_STOP_S": "0.1", "SIMULATOR_SPEED": "10"}
+MARKER = "TEST_INSTALLATION"
+"""In the environment of everything started here, so that nothing is left behind and nothing else is touched."""
+
+
+def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"waited {patience_s:.0f} s in vain for {what}")
+
+
+class Installation:
+    """Processes by name. Whatever one starts is ended with the test, servers included."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.web_port = free_port()
+        self._gpu = 0
+        self._first_port = 24000 + os.getpid() % 32 * PORTS_EACH
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("DATABASE", "PYTEST"))},
+            "DATA_DIR": str(folder),
+            "DATABASE_URL": "",
+            "REDIS_URL": settings.REDIS_URL,
+            "DJANGO_SETTINGS_MODULE": "console.settings",
+            "AGENT_REPORT_EVERY_S": "0.5",
+            "HOST_UNREACHABLE_AFTER_S": "4",
+            "TICK_EVERY_S": "0.25",
+            "BROKER_VISIBILITY_TIMEOUT_S": "10",
+            MARKER: str(folder),
+        }
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "switchyard.sqlite3"
+
+    def next_gpu(self) -> int:
+        """Of gpu01; each test takes its own."""
+        self._gpu += 1
+        return self._gpu - 1
+
+    def run(self, name: str, *argv: str) -> None:
+        log = (self.folder / f"{name}.log").open("ab")
+        with log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, *argv], cwd=ROOT, env=self.env, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def run_worker(self, name: str = "worker") -> None:
+        self.run(
+            name,
+            *("-m", "celery", "-A", "console.celery", "worker", "-P", "threads", "-c", "4", "-Q", "console,checks"),
+            *("-n", f"{name}@test", "--without-mingle", "--without-gossip", "--without-heartbeat"),
+        )
+
+    def run_beat(self) -> None:
+        self.run("beat", "-m", "celery", "-A", "console.celery", "beat")
+
+    def run_agent(self, host: str = "gpu01", gpus: int = 4) -> None:
+        number = int(host[-2:]) - 1
+        first = self._first_port + number * PORTS_EACH // 2
+        self.run(
+            host,
+            *("manage.py", "agent", "--name", host, "--address", "127.0.0.1", "--simulate-gpus", str(gpus)),
+            *("--port-range", f"{first}-{first + PORTS_EACH // 2 - 1}"),
+        )
+
+    def run_web(self) -> None:
+        self.run("web", "manage.py", "web", "--port", str(self.web_port))
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to the process and its group; what it started in sessions of their own lives on."""
+        process = self.processes.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def pause(self, name: str) -> None:
+        os.killpg(self.processes[name].pid, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        os.killpg(self.processes[name].pid, signal.SIGCONT)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def end(self) -> None:
+        for name in list(self.processes):
+            self.kill(name)
+        for process in self.left_behind():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    def left_behind(self) -> list[psutil.Process]:
+        """Every process that carries our marker."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARKER) == str(self.folder):
+                    found.append(process)
+        return found
+
+    def engines(self, server: Server) -> list[psutil.Process]:
+        """The main processes of a server, found by its port on their command line, whatever the console believes."""
+        fresh = Server.objects.get(pk=server.pk)
+        found = []
+        for process in self.left_behind():
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if "--port" in words and words[words.index("--port") + 1] == str(fresh.api_port):
+                    found.append(process)
+        return [process for process in found if process.ppid() not in {other.pid for other in found}]
+
+
+@contextmanager
+def database_in(path: Path, blocker: Any) -> Iterator[None]:
+    """Until the block ends, the test's own ORM works on the file that the processes use."""
+    usual, usual_name = connections["default"], connections.settings["default"]["NAME"]
+    connection = DatabaseWrapper({**usual.settings_dict, "NAME": str(path)}, "default")
+    with blocker.unblock():
+        connections["default"] = connection
+        connections.settings["default"]["NAME"] = str(path)  # for connections of other threads
+        try:
+            call_command("migrate", verbosity=0)
+            yield
+        finally:
+            connection.close()
+            connections["default"] = usual
+            connections.settings["default"]["NAME"] = usual_name
+
+
+def make_deployment(**engine_env: str) -> Deployment:
+    name = f"chat{Deployment.objects.count()}"
+    return actions.create_deployment(
+        ADMIN,
+        {
+            "name": name,
+            "model": "example/tiny",
+            "served_model_name": name,
+            "engine": "simulated",
+            "engine_env": {**QUICK_ENGINE, **engine_env},
+            "require_key": False,
+        },
+    )
+
+
+def add_server(deployment: Deployment, role: str, gpu: int, host: str = "gpu01") -> Server:
+    found = wait_for(lambda: Host.objects.filter(name=host, gpus__index=gpu).first(), f"host {host}")
+    return actions.add_server(OPERATOR, deployment_id=deployment.pk, host_id=found.pk, role=role, gpu_indexes=[gpu])
+
+
+def state_of(server: Server) -> str:
+    return Server.objects.get(pk=server.pk).state
+
+
+def wait_for_state(server: Server, state: ServerState, patience_s: float = PATIENCE_S) -> Server:
+    """Gives up at once when it fails instead."""
+
+    def reached() -> Server | None:
+        fresh = Server.objects.get(pk=server.pk)
+        if fresh.state == ServerState.FAILED != state:
+            raise AssertionError(f"{fresh.name} failed on its way to {state}: {fresh.failure}")
+        return fresh if fresh.state == state else None
+
+    found: Server = wait_for(reached, f"{server.name} to be {state}", patience_s)
+    return found
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Installation]:
+    """Worker, beat, router and one host with many simulated GPUs, shared by the tests of a module."""
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        client.flushdb()
+    installation = Installation(tmp_path_factory.mktemp("installation"))
+    with database_in(installation.database, django_db_blocker):
+        try:
+            installation.run_worker()
+            installation.run_beat()
+            installation.run_web()
+            installation.run_agent(gpus=16)
+            yield installation
+        finally:
+            installation.end()
+
+
+def start_pair(running: Installation, **engine_env: str) -> tuple[Server, Server]:
+    """A prefill and a decode server of a new deployment, ready and verified with each other."""
+    deployment = make_deployment(**engine_env)
+    prefill = add_server(deployment, "prefill", running.next_gpu())
+    decode = add_server(deployment, "decode", running.next_gpu())
+    for server in (prefill, decode):
+        actions.start(server.pk, OPERATOR)
+    for server in (prefill, decode):
+        wait_for_state(server, ServerState.READY)
+    wait_for_pair(prefill, decode)
+    return prefill, decode
+
+
+def wait_for_pair(prefill: Server, decode: Server) -> Pair:
+    """Verified, by their present starts."""
+
+    def verified() -> Pair | None:
+        pair = Pair.objects.filter(prefill=prefill, decode=decode, state=PairState.VERIFIED).first()
+        return pair if pair and pair.is_current else None
+
+    found: Pair = wait_for(verified, "a verified pair")
+    return found
+
+
+def wait_for_end(move: Move) -> Move:
+    def ended() -> Move | None:
+        fresh = Move.objects.get(pk=move.pk)
+        return None if fresh.is_open else fresh
+
+    found: Move = wait_for(ended, "the move to end")
+    return found
