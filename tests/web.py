@@ -1,0 +1,93 @@
+"""A running web process for tests: the real application under uvicorn, in a thread, on a free port.
+
+It shares the test's database and Valkey, so tests make rows and look at them while it runs. Use it with
+`django_db(transaction=True)`.
+"""
+
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+import httpx
+import orjson
+from django.test import Client
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
+
+from console.accounts.models import User
+from console.gateway.application import Application
+from console.gateway.serve import make_server
+from tests.waiting import wait_until
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+ANSWER_LIMIT_S = 15.0
+
+
+class RunningWeb:
+    def __init__(self) -> None:
+        from console.asgi import pages
+
+        self.application = Application(pages)
+        self._server = make_server(self.application, "127.0.0.1", 0)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def services(self) -> Any:
+        return self.application.services
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        wait_until(lambda: self._server.started, "the web process listens")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(ANSWER_LIMIT_S)
+        assert not self._thread.is_alive(), "the web process did not end"
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=ANSWER_LIMIT_S, **options)
+
+    def socket(self, name: str, user: User | None = None, origin: str = "") -> ClientConnection:
+        """A socket of deployment `name`, logged in as `user`. Our own origin unless told otherwise."""
+        return connect(
+            f"ws://127.0.0.1:{self.port}/ws/deployments/{name}/",
+            origin=Origin(origin or self.url),
+            additional_headers={"Cookie": f"sessionid={session_of(user)}"} if user else {},
+            max_size=None,
+            compression=None,
+        )
+
+
+def session_of(user: User) -> str:
+    client = Client()
+    client.force_login(user, backend=BACKEND)
+    return str(client.cookies["sessionid"].value)
+
+
+@contextmanager
+def running_web() -> Iterator[RunningWeb]:
+    with RunningWeb() as web:
+        yield web
+
+
+def receive(connection: ClientConnection) -> dict[str, Any]:
+    message: dict[str, Any] = orjson.loads(connection.recv(timeout=ANSWER_LIMIT_S))
+    return message
+
+
+def receive_event(connection: ClientConnection, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The first event that has all of `wanted`, from the frames to come."""
+    while True:
+        for event in receive(connection).get("events", []):
+            if wanted.items() <= event.items():
+                found: dict[str, Any] = event
+                return found
