@@ -37,7 +37,7 @@ def deployment(transactional_db: None) -> Deployment:
     return make_deployment("chat")
 
 
-def status_of_refused(web: RunningWeb, user: User | None, origin: str | None = None) -> int:
+def status_of_refused(web: RunningWeb, user: User | None, origin: str = "") -> int:
     with pytest.raises(InvalidStatus) as refused, web.socket("chat", user, origin):
         pass
     return refused.value.response.status_code
