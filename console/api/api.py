@@ -17,6 +17,7 @@ from console.api import (
     launches,
     moves,
     pairs,
+    requests,
     servers,
     tokens,
 )
@@ -53,5 +54,6 @@ api.add_router("/servers", servers.router)
 api.add_router("/servers", launches.router)
 api.add_router("/moves", moves.router)
 api.add_router("/pairs", pairs.router)
+api.add_router("/requests", requests.router)
 api.add_router("/tokens", tokens.router)
 api.add_router("/audit", audit.router)

@@ -1,11 +1,12 @@
 """The bases of everything that goes in and out, and lists in pages."""
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from django.db.models import Model, QuerySet
 from ninja import Schema
-from pydantic import AfterValidator, ConfigDict, Field, StrictBool
+from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field, StrictBool
 
 from console.fleet.models import Server
 from console.fleet.states import ServerRole, ServerState
@@ -24,6 +25,15 @@ def _without_nul(text: str) -> str:
     return text
 
 
+def _that_databases_know(moment: datetime) -> datetime:
+    """Around year 1 and 10 000 a change of time zone leaves what a datetime can hold."""
+    if not 1970 <= moment.year < 9000:
+        raise ValueError("Give a moment between 1970 and 9000.")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_that_databases_know)]
+"""With its time zone, as in 2026-03-01T12:00:00Z."""
 Text = Annotated[str, AfterValidator(_without_nul)]
 Count = Annotated[int, Field(ge=0, le=2_147_483_647)]
 """As far as a column of the database goes."""
