@@ -242,11 +242,13 @@ PAGE_SLOTS = env.integer("PAGE_SLOTS", 8)
 METRICS_OPEN = env.flag("METRICS_OPEN", False)
 """/metrics without a token, for scrapers on a closed network."""
 
+# A line for each of three tasks a second would bury what matters.
+QUIET_LOGGERS = ("axes", "httpx", "celery.app.trace", "celery.worker.strategy", "celery.beat")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": env.text("LOG_LEVEL", "INFO")},
-    "loggers": {"axes": {"level": "WARNING"}, "httpx": {"level": "WARNING"}, "celery.app.trace": {"level": "WARNING"}},
+    "loggers": {name: {"level": "WARNING"} for name in QUIET_LOGGERS},
 }
