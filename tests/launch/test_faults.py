@@ -1,0 +1,165 @@
+"""What is killed comes back or is shown as gone; nothing runs twice, is lost, or is stopped while it serves."""
+
+import signal
+import time
+
+import psutil
+import pytest
+
+from console.fleet import actions, moves
+from console.fleet.errors import Conflict
+from console.fleet.models import Server
+from console.fleet.states import MoveStatus, ServerState
+from tests.factories import OPERATOR
+from tests.launch.running import (
+    Installation,
+    add_server,
+    make_deployment,
+    running,
+    start_pair,
+    state_of,
+    wait_for,
+    wait_for_end,
+    wait_for_state,
+)
+
+__all__ = ["running"]
+S = ServerState
+
+
+def start_plain(running: Installation, **engine_env: str) -> Server:
+    server = add_server(make_deployment(**engine_env), "plain", running.next_gpu())
+    actions.start(server.pk, OPERATOR)
+    return wait_for_state(server, S.READY)
+
+
+def only_engine(running: Installation, server: Server) -> psutil.Process:
+    engines = running.engines(server)
+    assert len(engines) == 1
+    return engines[0]
+
+
+def runs(process: psutil.Process) -> bool:
+    """A process that ended and was not waited for by anybody does not run."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_server_killed_by_hand_is_seen_as_failed(running: Installation) -> None:
+    server = start_plain(running)
+    only_engine(running, server).kill()
+    failed = wait_for_state(server, S.FAILED, patience_s=10)
+    assert failed.failure["message"]
+    assert failed.failure["instruction"]
+
+
+def test_an_engine_that_outlives_its_api_server_is_shown_and_cleared_by_stop(running: Installation) -> None:
+    server = start_plain(running, SIMULATOR_PROCESSES="2")
+    main = only_engine(running, server)
+    children = main.children(recursive=True)
+    assert children
+    main.kill()
+    failed = wait_for_state(server, S.FAILED, patience_s=10)
+    assert failed.leftover_pids
+    assert str(failed.leftover_pids[0]) in failed.failure["message"]
+    with pytest.raises(Conflict, match="Press Stop"):
+        actions.start(server.pk, OPERATOR)
+
+    actions.stop(server.pk, OPERATOR)
+    wait_for_state(server, S.STOPPED)
+    assert not any(runs(child) for child in children)
+    actions.start(server.pk, OPERATOR)
+    wait_for_state(server, S.READY)
+
+
+def test_a_worker_killed_while_a_server_starts_loses_nothing(running: Installation) -> None:
+    server = add_server(make_deployment(SIMULATOR_START_S="3"), "plain", running.next_gpu())
+    actions.start(server.pk, OPERATOR)
+    wait_for(lambda: state_of(server) in (S.STARTING, S.LOADING), "the start to be seen")
+    running.kill("worker")
+    running.run_worker()
+    wait_for_state(server, S.READY)
+    assert Server.objects.get(pk=server.pk).generation == 1
+    only_engine(running, server)
+
+
+def test_a_worker_killed_during_a_move_leaves_one_that_the_next_worker_ends(running: Installation) -> None:
+    _, decode = start_pair(running, SIMULATOR_START_S="2")
+    move = moves.request(decode.pk, "plain", OPERATOR, confirmed=True)
+    for status in (MoveStatus.STOPPING, MoveStatus.STARTING):
+        wait_for(lambda: type(move).objects.get(pk=move.pk).status != MoveStatus.DRAINING, f"{status} or later")
+        running.kill("worker")
+        running.run_worker()
+    ended = wait_for_end(move)
+    assert (ended.status, ended.error) == (MoveStatus.DONE, "")
+    assert Server.objects.get(pk=decode.pk).generation == 2
+    only_engine(running, decode)
+
+
+def test_an_agent_killed_leaves_its_servers_and_finds_them_again(running: Installation) -> None:
+    server = start_plain(running)
+    engine = only_engine(running, server)
+    running.kill("gpu01")
+    assert runs(engine)
+    running.run_agent(gpus=16)
+    seen_before = Server.objects.get(pk=server.pk).host.agent_started_at
+    wait_for(lambda: Server.objects.get(pk=server.pk).host.agent_started_at != seen_before, "the new agent's report")
+    fresh = wait_for_state(server, S.READY)
+    assert (fresh.generation, fresh.observed["pid"]) == (1, engine.pid)
+    actions.stop(server.pk, OPERATOR)
+    wait_for_state(server, S.STOPPED)
+    assert not runs(engine)
+
+
+def test_one_silent_host_is_unreachable_and_its_servers_serve_on(running: Installation) -> None:
+    running.run_agent("gpu02")
+    server = add_server(make_deployment(), "plain", 0, host="gpu02")
+    actions.start(server.pk, OPERATOR)
+    wait_for_state(server, S.READY)
+    engine = only_engine(running, server)
+    running.pause("gpu02")
+    lost = wait_for_state(server, S.UNREACHABLE)
+    assert lost.state_before_unreachable == S.READY
+    assert runs(engine)
+    with pytest.raises(Conflict, match="unreachable"):
+        moves.request(server.pk, "decode", OPERATOR, confirmed=True)
+    running.resume("gpu02")
+    back = wait_for_state(server, S.READY)
+    assert (back.generation, only_engine(running, server).pid) == (1, engine.pid)
+    running.kill("gpu02")
+
+
+def test_a_blind_console_stops_nothing_and_calls_nobody_silent(running: Installation) -> None:
+    server = start_plain(running)
+    engine = only_engine(running, server)
+    running.pause("worker")
+    time.sleep(6)  # longer than a host may be silent
+    running.resume("worker")
+    reported = Server.objects.get(pk=server.pk).host.last_seen_at
+    wait_for(lambda: Server.objects.get(pk=server.pk).host.last_seen_at != reported, "reports to be taken in again")
+    assert state_of(server) == S.READY
+    assert runs(engine)
+
+
+def test_a_stop_reaches_a_host_that_is_busy_starting_others(running: Installation) -> None:
+    victim = start_plain(running)
+    deployment = make_deployment(SIMULATOR_START_S="5")
+    starting = [add_server(deployment, "plain", running.next_gpu()) for _ in range(3)]
+    for server in starting:
+        actions.start(server.pk, OPERATOR)
+    actions.stop(victim.pk, OPERATOR)
+    wait_for_state(victim, S.STOPPED)
+    assert not all(state_of(server) == S.READY for server in starting)
+    for server in starting:
+        actions.stop(server.pk, OPERATOR)
+    for server in starting:
+        wait_for_state(server, S.STOPPED)
+        assert running.engines(server) == []
+
+
+def test_a_server_that_does_not_heed_sigterm_is_ended_all_the_same(running: Installation) -> None:
+    server = start_plain(running)
+    engine = only_engine(running, server)
+    engine.send_signal(signal.SIGSTOP)
+    actions.stop(server.pk, OPERATOR, force=True)
+    wait_for_state(server, S.STOPPED)
+    assert not runs(engine)
