@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,48 +18,16 @@ from .bodies import Refused, ServerFacts, Wanted
 from .contracts import EngineLike
 from .exchange import DEAD, Exchange
 from .faults import BadFaults, Faults
-from .faulty import FaultyReply, needs_faulty_reply
+from .faulty import FaultyReply, answer_from_script, needs_faulty_reply
 from .loglines import VERSION, Log
 from .metrics import HttpMetrics
+from .pages import Handler, Pages
+from .recorder import Record, Recorder
 from .shapes import ChatShape, CompletionShape, Shape
-from .text import Detokenizer, tokenize
 from .wire import Connection, HttpRequest, Reply
 
-Handler = Callable[[HttpRequest, Reply], None]
 DRAINING = bodies.error_json("cannot schedule new futures after shutdown", "InternalServerError", None, 500)
-# What the recorder keeps for GET /simulator/requests.
-MAX_RECORDS = 5000
 METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
-_NOT_SIMULATED = ("/v1/chat/completions/batch", "/generative_scoring", "/scale_elastic_ep", "/is_scaling_elastic_ep")
-
-
-@dataclass(eq=False)
-class Record:
-    """One received request, as GET /simulator/requests shows it."""
-
-    request: HttpRequest
-    at: float
-    status: int | None = None
-    disconnected: bool = False
-    disconnected_at: float | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        try:
-            body = orjson.loads(self.request.body) if self.request.body else None
-        except ValueError:
-            body = self.request.body.decode("utf-8", "replace")
-        return {
-            "method": self.request.method,
-            "path": self.request.path,
-            "query": self.request.query,
-            "headers": self.request.headers,
-            "body": body,
-            "at": self.at,
-            "peer": self.request.peer,
-            "status": self.status,
-            "disconnected": self.disconnected,
-            "disconnected_at": self.disconnected_at,
-        }
 
 
 @dataclass
@@ -95,15 +62,14 @@ class App:
         self._keep_alive_s = keep_alive_s
         self._die = die
         self._metrics = HttpMetrics()
-        self._detokenizer = Detokenizer()
-        self._records: deque[Record] = deque(maxlen=MAX_RECORDS)
+        self._pages = Pages(arguments, facts)
+        self._recorder = Recorder()
         self._open: dict[Reply, tuple[Record | None, Exchange | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
         self._generating: set[str] = set()
         self._routes = self._make_routes(dev_mode)
         self._changed = asyncio.Event()
-        self._models_created = int(time.time())
 
     # --- routes
 
@@ -111,21 +77,13 @@ class App:
         routes: dict[str, dict[str, Handler]] = {
             "/health": {"GET": self._health},
             "/ping": {"GET": self._health, "POST": self._health},
-            "/version": {"GET": lambda _, reply: reply.json(200, {"version": VERSION})},
             "/load": {"GET": self._load},
             "/metrics": {"GET": self._metrics_page},
             "/v1/models": {"GET": self._models},
-            "/tokenize": {"POST": self._tokenize},
-            "/detokenize": {"POST": self._detokenize},
-            "/kv_event_sources": {"GET": lambda _, reply: reply.json(200, [])},
             "/openapi.json": {"GET": self._openapi},
-            "/docs": {"GET": self._docs},
-            "/redoc": {"GET": self._docs},
         }
-        routes |= {path: {"POST": self._not_simulated} for path in _NOT_SIMULATED}
-        if self._arguments.pooling:
-            routes["/v1/embeddings"] = {"POST": self._embeddings}
-        else:
+        routes |= self._pages.routes()
+        if not self._arguments.pooling:
             routes |= self._generating_routes()
         if dev_mode:
             routes |= self._dev_routes()
@@ -147,9 +105,6 @@ class App:
             "/invocations": {"POST": self._invoke},
         }
         self._generating = set(routes)
-        routes["/v1/messages/count_tokens"] = {"POST": self._count_tokens}
-        routes["/v1/responses/{response_id}"] = {"GET": self._no_response}
-        routes["/v1/responses/{response_id}/cancel"] = {"POST": self._no_response}
         return routes
 
     def _dev_routes(self) -> dict[str, dict[str, Handler]]:
@@ -214,8 +169,7 @@ class App:
         reply.faults = faults
         record = None
         if self._control and not request.path.startswith("/simulator"):
-            record = Record(request, time.time())
-            self._records.append(record)
+            record = self._recorder.add(request)
         self._open[reply] = (record, None)
         self.state.in_flight += 1
         if self._arguments.request_id_headers:
@@ -323,10 +277,10 @@ class App:
         reply.json(200, {})
 
     def _show_requests(self, _: HttpRequest, reply: Reply) -> None:
-        reply.json(200, [record.as_json() for record in self._records])
+        reply.json(200, self._recorder.as_json())
 
     def _forget_requests(self, _: HttpRequest, reply: Reply) -> None:
-        self._records.clear()
+        self._recorder.clear()
         reply.json(200, [])
 
     # --- probes
@@ -341,7 +295,7 @@ class App:
         self._probe(self.faults.health, reply, answer)
 
     def _models(self, _: HttpRequest, reply: Reply) -> None:
-        self._probe(self.faults.models, reply, lambda: reply.json(200, self._model_list()))
+        self._probe(self.faults.models, reply, lambda: reply.json(200, self._pages.model_list()))
 
     def _metrics_page(self, _: HttpRequest, reply: Reply) -> None:
         self._probe(self.faults.metrics, reply, lambda: self._spawn(self._write_metrics(reply)))
@@ -373,105 +327,15 @@ class App:
         else:
             deed()
 
-    def _model_list(self) -> dict[str, Any]:
-        return {"object": "list", "data": [self._model_card(name) for name in self._facts.names]}
-
-    def _model_card(self, name: str) -> dict[str, Any]:
-        permission = {
-            "id": f"modelperm-{uuid4().hex[:16]}",
-            "object": "model_permission",
-            "created": self._models_created,
-            "allow_create_engine": False,
-            "allow_sampling": True,
-            "allow_logprobs": True,
-            "allow_search_indices": False,
-            "allow_view": True,
-            "allow_fine_tuning": False,
-            "organization": "*",
-            "group": None,
-            "is_blocking": False,
-        }
-        return {
-            "id": name,
-            "object": "model",
-            "created": self._models_created,
-            "owned_by": "vllm",
-            "root": self._arguments.model,
-            "parent": None,
-            "max_model_len": self._facts.max_model_len,
-            "permission": [permission],
-        }
-
     def _load(self, _: HttpRequest, reply: Reply) -> None:
         load = len(self.state.exchanges) if self._arguments.server_load else 0
         reply.json(200, {"server_load": load})
 
     def _openapi(self, _: HttpRequest, reply: Reply) -> None:
         paths: dict[str, Any] = {
-            path: {method.lower(): {} for method in methods} for path, methods in self.route_lines_by_path()
+            path: {method.lower(): {} for method in methods.split(", ")} for path, methods in self.route_lines()
         }
         reply.json(200, {"openapi": "3.1.0", "info": {"title": "vLLM API", "version": VERSION}, "paths": paths})
-
-    def route_lines_by_path(self) -> list[tuple[str, list[str]]]:
-        return [(path, methods.split(", ")) for path, methods in self.route_lines()]
-
-    def _docs(self, _: HttpRequest, reply: Reply) -> None:
-        reply.full(200, b"<!DOCTYPE html><title>vLLM API</title>", "text/html; charset=utf-8")
-
-    def _not_simulated(self, request: HttpRequest, reply: Reply) -> None:
-        text = f"{request.path} is not simulated"
-        reply.json(501, bodies.error_json(text, "NotImplementedError", None, 501))
-
-    # --- tokens
-
-    def _tokenize(self, request: HttpRequest, reply: Reply) -> None:
-        def answer() -> dict[str, Any]:
-            body = bodies.parse_json(request)
-            if "messages" in body:
-                text = bodies.render(body["messages"], body.get("tools"), bool(body.get("add_generation_prompt", True)))
-            elif isinstance(body.get("prompt"), str):
-                text = body["prompt"]
-            else:
-                raise bodies.invalid("prompt", "Field required")
-            strings = self._detokenizer.remember(text)
-            return {
-                "count": len(strings),
-                "max_model_len": self._facts.max_model_len,
-                "tokens": tokenize(text),
-                "token_strs": strings if body.get("return_token_strs") else None,
-            }
-
-        self._answer_or_refuse(reply, answer)
-
-    def _detokenize(self, request: HttpRequest, reply: Reply) -> None:
-        def answer() -> dict[str, Any]:
-            tokens = bodies.parse_json(request).get("tokens")
-            if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-                raise bodies.invalid("tokens", "Input should be a valid list")
-            return {"prompt": self._detokenizer.text(tokens)}
-
-        self._answer_or_refuse(reply, answer)
-
-    def _count_tokens(self, request: HttpRequest, reply: Reply) -> None:
-        def answer() -> dict[str, Any]:
-            body = bodies.parse_json(request)
-            return {"input_tokens": len(messages.read({"max_tokens": 1} | body, self._facts).prompts[0])}
-
-        self._answer_or_refuse(reply, answer)
-
-    def _embeddings(self, request: HttpRequest, reply: Reply) -> None:
-        self._answer_or_refuse(reply, lambda: bodies.embeddings(bodies.parse_json(request), self._facts))
-
-    def _no_response(self, request: HttpRequest, reply: Reply) -> None:
-        response_id = self._local_path(request).split("/")[3]
-        text = f"Response with id '{response_id}' not found."
-        reply.json(404, bodies.error_json(text, "invalid_request_error", "response_id", 404))
-
-    def _answer_or_refuse(self, reply: Reply, answer: Callable[[], dict[str, Any]]) -> None:
-        try:
-            reply.json(200, answer())
-        except Refused as refusal:
-            reply.json(refusal.code, refusal.as_json())
 
     # --- generating
 
@@ -481,7 +345,7 @@ class App:
         def handler(request: HttpRequest, reply: Reply) -> None:
             body: dict[str, Any] = {}
             try:
-                if self._is_scripted(reply):
+                if answer_from_script(reply):
                     return
                 body = bodies.parse_json(request)
                 self._refuse_fields(body, reply.faults)
@@ -509,18 +373,6 @@ class App:
         """/invocations: whatever the body looks like."""
         path = "/v1/chat/completions" if b'"messages"' in request.body else "/v1/completions"
         self._routes[path]["POST"](request, reply)
-
-    def _is_scripted(self, reply: Reply) -> bool:
-        script = reply.faults.answer
-        if script is None:
-            return False
-        body = script.get("body", {})
-        headers = [(str(name), str(value)) for name, value in script.get("headers", {}).items()]
-        data, kind = (body.encode(), "text/plain; charset=utf-8") if isinstance(body, str) else (orjson.dumps(body), "")
-        has_type = any(name.lower() == "content-type" for name, _ in headers)
-        content_type = "" if has_type else kind or "application/json"
-        reply.full(int(script.get("status", 200)), data, content_type, headers)
-        return True
 
     def _refuse_fields(self, body: dict[str, Any], faults: Faults) -> None:
         for name in faults.refuse_fields:

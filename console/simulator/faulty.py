@@ -6,8 +6,10 @@ import asyncio
 import zlib
 from typing import Literal, NamedTuple
 
+import orjson
+
 from .faults import Faults
-from .wire import Connection, Headers, HttpRequest, Reply
+from .wire import JSON, Connection, Headers, HttpRequest, Reply
 
 ERROR_EVENT = (
     b'data: {"error": {"message": "Internal server error", "type": "InternalServerError", "param": null, "code": 500}}'
@@ -39,6 +41,21 @@ def needs_faulty_reply(faults: Faults) -> bool:
         or faults.done_after_chunks is not None
         or faults.error_after_chunks is not None
     )
+
+
+def answer_from_script(reply: Reply) -> bool:
+    """Gives the answer that the faults prescribe; False when they prescribe none."""
+    script = reply.faults.answer
+    if script is None:
+        return False
+    body = script.get("body", {})
+    headers = [(str(name), str(value)) for name, value in script.get("headers", {}).items()]
+    is_text = isinstance(body, str)
+    content_type = "text/plain; charset=utf-8" if is_text else JSON
+    if any(name.lower() == "content-type" for name, _ in headers):
+        content_type = ""
+    reply.full(int(script.get("status", 200)), body.encode() if is_text else orjson.dumps(body), content_type, headers)
+    return True
 
 
 class FaultyReply(Reply):

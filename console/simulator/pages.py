@@ -1,0 +1,131 @@
+"""The routes of a vLLM server that neither generate nor probe: cards, documents, tokens, embeddings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from . import bodies, messages
+from .arguments import Arguments
+from .bodies import Refused, ServerFacts
+from .loglines import VERSION
+from .text import Detokenizer, tokenize
+from .wire import HttpRequest, Reply
+
+Handler = Callable[[HttpRequest, Reply], None]
+_NOT_SIMULATED = ("/v1/chat/completions/batch", "/generative_scoring", "/scale_elastic_ep", "/is_scaling_elastic_ep")
+
+
+class Pages:
+    def __init__(self, arguments: Arguments, facts: ServerFacts) -> None:
+        self._arguments = arguments
+        self._facts = facts
+        self._detokenizer = Detokenizer()
+        self._models_created = int(time.time())
+
+    def routes(self) -> dict[str, dict[str, Handler]]:
+        routes: dict[str, dict[str, Handler]] = {
+            "/version": {"GET": lambda _, reply: reply.json(200, {"version": VERSION})},
+            "/tokenize": {"POST": self._tokenize},
+            "/detokenize": {"POST": self._detokenize},
+            "/kv_event_sources": {"GET": lambda _, reply: reply.json(200, [])},
+            "/docs": {"GET": self._docs},
+            "/redoc": {"GET": self._docs},
+        }
+        routes |= {path: {"POST": self._not_simulated} for path in _NOT_SIMULATED}
+        if self._arguments.pooling:
+            return routes | {"/v1/embeddings": {"POST": self._embeddings}}
+        return routes | {
+            "/v1/messages/count_tokens": {"POST": self._count_tokens},
+            "/v1/responses/{response_id}": {"GET": self._no_response},
+            "/v1/responses/{response_id}/cancel": {"POST": self._no_response},
+        }
+
+    def model_list(self) -> dict[str, Any]:
+        return {"object": "list", "data": [self._model_card(name) for name in self._facts.names]}
+
+    def _model_card(self, name: str) -> dict[str, Any]:
+        permission = {
+            "id": f"modelperm-{uuid4().hex[:16]}",
+            "object": "model_permission",
+            "created": self._models_created,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._models_created,
+            "owned_by": "vllm",
+            "root": self._arguments.model,
+            "parent": None,
+            "max_model_len": self._facts.max_model_len,
+            "permission": [permission],
+        }
+
+    def _docs(self, _: HttpRequest, reply: Reply) -> None:
+        reply.full(200, b"<!DOCTYPE html><title>vLLM API</title>", "text/html; charset=utf-8")
+
+    def _not_simulated(self, request: HttpRequest, reply: Reply) -> None:
+        text = f"{request.path} is not simulated"
+        reply.json(501, bodies.error_json(text, "NotImplementedError", None, 501))
+
+    # --- tokens
+
+    def _tokenize(self, request: HttpRequest, reply: Reply) -> None:
+        def answer() -> dict[str, Any]:
+            body = bodies.parse_json(request)
+            if "messages" in body:
+                text = bodies.render(body["messages"], body.get("tools"), bool(body.get("add_generation_prompt", True)))
+            elif isinstance(body.get("prompt"), str):
+                text = body["prompt"]
+            else:
+                raise bodies.invalid("prompt", "Field required")
+            strings = self._detokenizer.remember(text)
+            return {
+                "count": len(strings),
+                "max_model_len": self._facts.max_model_len,
+                "tokens": tokenize(text),
+                "token_strs": strings if body.get("return_token_strs") else None,
+            }
+
+        self._answer_or_refuse(reply, answer)
+
+    def _detokenize(self, request: HttpRequest, reply: Reply) -> None:
+        def answer() -> dict[str, Any]:
+            tokens = bodies.parse_json(request).get("tokens")
+            if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+                raise bodies.invalid("tokens", "Input should be a valid list")
+            return {"prompt": self._detokenizer.text(tokens)}
+
+        self._answer_or_refuse(reply, answer)
+
+    def _count_tokens(self, request: HttpRequest, reply: Reply) -> None:
+        def answer() -> dict[str, Any]:
+            body = bodies.parse_json(request)
+            return {"input_tokens": len(messages.read({"max_tokens": 1} | body, self._facts).prompts[0])}
+
+        self._answer_or_refuse(reply, answer)
+
+    def _embeddings(self, request: HttpRequest, reply: Reply) -> None:
+        self._answer_or_refuse(reply, lambda: bodies.embeddings(bodies.parse_json(request), self._facts))
+
+    def _no_response(self, request: HttpRequest, reply: Reply) -> None:
+        response_id = request.path.rpartition("/responses/")[2].split("/")[0]
+        text = f"Response with id '{response_id}' not found."
+        reply.json(404, bodies.error_json(text, "invalid_request_error", "response_id", 404))
+
+    def _answer_or_refuse(self, reply: Reply, answer: Callable[[], dict[str, Any]]) -> None:
+        try:
+            reply.json(200, answer())
+        except Refused as refusal:
+            reply.json(refusal.code, refusal.as_json())
