@@ -204,8 +204,12 @@ class App:
         if not self._is_authorized(request):
             reply.json(401, {"error": "Unauthorized"})
             return
-        methods = self._find(self._local_path(request))
-        if methods is None:
+        path = self._local_path(request)
+        methods = self._find(path)
+        if methods is None and path.endswith("/") and self._find(path[:-1]):
+            location = f"http://{request.headers.get('host', '')}{request.path[:-1]}"
+            reply.full(307, b"", "", [("location", location)])
+        elif methods is None:
             reply.json(404, {"detail": "Not Found"})
         elif request.method not in methods:
             reply.full(405, b'{"detail":"Method Not Allowed"}', headers=[("allow", ", ".join(methods))])
@@ -354,7 +358,7 @@ class App:
                     return
                 wanted = read(body, self._facts)
             except Refused as refusal:
-                self._refuse(body, reply, refusal)
+                self._refuse(body, reply, refusal, anthropic=shape is messages.MessagesShape)
                 return
             answer_id = prefix + (request.headers.get("x-request-id") or uuid4().hex[:16])
             details = self._arguments.prompt_tokens_details
@@ -379,11 +383,12 @@ class App:
             if name in body:
                 raise Refused(f"{name} is not supported.", param=name)
 
-    def _refuse(self, body: dict[str, Any], reply: Reply, refusal: Refused) -> None:
+    def _refuse(self, body: dict[str, Any], reply: Reply, refusal: Refused, anthropic: bool) -> None:
         kv = body.get("kv_transfer_params")
         if isinstance(kv, dict) and kv.get("do_remote_prefill"):
             self._engine.release(kv)
-        reply.json(refusal.code, refusal.as_json())
+        told = {"type": "error", "error": {"type": refusal.kind, "message": str(refusal)}}
+        reply.json(refusal.code, told if anthropic else refusal.as_json())
 
     # --- tasks
 

@@ -9,7 +9,7 @@ from .bodies import Wanted, error_json
 from .choice import Choice, planned_end
 from .contracts import EngineLike, EngineRequest, Output
 from .faults import Faults
-from .shapes import DONE, Shape, event
+from .shapes import DONE, Shape
 from .wire import Reply
 
 DEAD = error_json(
@@ -52,6 +52,8 @@ class Exchange:
         """The headers of a stream go out before anything is computed, as vLLM's do."""
         if self._wanted.stream:
             self._reply.start(200, STREAM_HEADERS, None)
+            if greeting := self._shape.greeting():
+                self._reply.write(greeting)
         tokens, reason = planned_end(self._wanted)
         for choice in self._choices:
             request = EngineRequest(
@@ -119,12 +121,17 @@ class Exchange:
         if not self._wanted.stream:
             self._reply.json(500, error)
             return
-        if error is FAILED and choice.tokens == 0:
+        if error is FAILED and choice.tokens == 0 and self._shape.swallows_errors:
             # vLLM swallows the error when nothing was generated yet.
             self._open(choice)
             self._reply.write(self._shape.closing(self._choices, failed=True))
-        else:
-            self._reply.write(event(error) + DONE)
+            self._reply.finish()
+            return
+        told = self._shape.failure(error)
+        if told is None:
+            self._reply.break_off()
+            return
+        self._reply.write(told)
         self._reply.finish()
 
     def _stop_others(self, failed: Choice) -> None:

@@ -18,7 +18,7 @@ ERROR_EVENT = (
 
 
 class _Deed(NamedTuple):
-    kind: Literal["start", "write", "finish"]
+    kind: Literal["start", "write", "finish", "break"]
     status: int = 0
     headers: Headers = []
     length: int | None = None
@@ -77,6 +77,9 @@ class FaultyReply(Reply):
     def finish(self) -> None:
         self._deeds.put_nowait(_Deed("finish"))
 
+    def break_off(self) -> None:
+        self._deeds.put_nowait(_Deed("break"))
+
     def closed_by_client(self) -> None:
         self._pump.cancel()
         super().closed_by_client()
@@ -90,8 +93,11 @@ class FaultyReply(Reply):
                 await self._begin(deed)
             elif deed.kind == "write":
                 await self._pass_on(deed.data)
-            else:
+            elif deed.kind == "finish":
                 await self._complete()
+                return
+            else:
+                super().break_off()
                 return
 
     async def _begin(self, deed: _Deed) -> None:
@@ -164,7 +170,7 @@ class FaultyReply(Reply):
         self._over = True
         self._leave()
         self.done = True
-        self.connection.break_off(self)
+        self.connection.break_off(self, reset=True)
 
     def _leave(self) -> None:
         """The engine need not go on: nobody will get the rest."""

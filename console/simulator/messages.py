@@ -49,41 +49,61 @@ def _tool_choice(choice: object) -> object:
 
 
 class MessagesShape(Shape):
-    last = b""
-
     def __init__(self, answer_id: str, wanted: Wanted, faults: Faults, details: bool) -> None:
         super().__init__(answer_id, wanted, faults, details)
         self._tool_id = f"toolu_{uuid4().hex[:16]}"
+        self._block_kind: str | None = None
+        self._block_index = 0
 
     def _event(self, kind: str, **values: Any) -> bytes:
         return f"event: {kind}\ndata: ".encode() + orjson.dumps({"type": kind, **values} | self.faults.extra) + b"\n\n"
 
     def opening(self, choice: Choice) -> bytes:
         message = self._message([], None, None, {"input_tokens": len(self.wanted.prompts[0]), "output_tokens": 0})
-        start = self._event("message_start", message=message)
-        return start + self._event("content_block_start", index=0, content_block=self._block("", empty=True))
+        return self._event("message_start", message=message)
 
     def piece(self, choice: Choice, reasoning: str, text: str) -> bytes:
-        delta = (
-            {"type": "input_json_delta", "partial_json": text}
-            if self.wanted.tool_name
-            else {"type": "text_delta", "text": text}
-        )
-        shown = b""
+        events = []
         if reasoning:
-            shown = self._event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": reasoning})
-        return shown + (self._event("content_block_delta", index=0, delta=delta) if text else b"")
+            events.append(self._begin_block("thinking", {"type": "thinking", "thinking": ""}))
+            events.append(self._delta({"type": "thinking_delta", "thinking": reasoning}))
+        if text and self.wanted.tool_name:
+            events.append(self._begin_block("tool_use", self._block("", empty=True)))
+            events.append(self._delta({"type": "input_json_delta", "partial_json": text}))
+        elif text:
+            events.append(self._begin_block("text", self._block("")))
+            events.append(self._delta({"type": "text_delta", "text": text}))
+        return b"".join(events)
+
+    def _begin_block(self, kind: str, block: dict[str, Any]) -> bytes:
+        """Nothing when a block of this kind is open."""
+        if self._block_kind == kind:
+            return b""
+        end = self._end_block()
+        self._block_kind = kind
+        return end + self._event("content_block_start", index=self._block_index, content_block=block)
+
+    def _end_block(self) -> bytes:
+        if self._block_kind is None:
+            return b""
+        self._block_kind = None
+        self._block_index += 1
+        return self._event("content_block_stop", index=self._block_index - 1)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return self._event("content_block_delta", index=self._block_index, delta=delta)
 
     def closing(self, choices: list[Choice], failed: bool) -> bytes:
+        stop = self._event("message_stop")
         if failed:
-            return b""
+            return stop
         reason, sequence = _stop(choices[0])
         delta = {"stop_reason": reason, "stop_sequence": sequence}
-        return (
-            self._event("content_block_stop", index=0)
-            + self._event("message_delta", delta=delta, usage=self._usage(choices))
-            + self._event("message_stop")
-        )
+        return self._end_block() + self._event("message_delta", delta=delta, usage=self._usage(choices)) + stop
+
+    def failure(self, error: dict[str, Any]) -> bytes | None:
+        told = {"type": "internal_error", "message": error["error"]["message"]}
+        return self._event("error", error=told)
 
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         _, text = choices[0].take_text()

@@ -41,7 +41,8 @@ def _message(item: object) -> object:
 
 
 class ResponsesShape(Shape):
-    last = b""
+    # vLLM cannot put its error into one of the API's events: the connection ends instead.
+    swallows_errors = False
 
     def __init__(self, answer_id: str, wanted: Wanted, faults: Faults, details: bool) -> None:
         super().__init__(answer_id, wanted, faults, details)
@@ -55,15 +56,21 @@ class ResponsesShape(Shape):
         self._sequence += 1
         return f"event: {kind}\ndata: ".encode() + orjson.dumps(data | self.faults.extra) + b"\n\n"
 
-    def opening(self, choice: Choice) -> bytes:
+    def greeting(self) -> bytes:
         response = self._response("in_progress", [], None)
-        events = [self._event("response.created", response=response)]
-        events.append(self._event("response.in_progress", response=response))
-        events.append(self._event("response.output_item.added", output_index=0, item=self._item("in_progress", "")))
-        if not self.wanted.tool_name:
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            events.append(self._part_event("response.content_part.added", part=part))
-        return b"".join(events)
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
+        )
+
+    def opening(self, choice: Choice) -> bytes:
+        added = self._event("response.output_item.added", output_index=0, item=self._item("in_progress", ""))
+        if self.wanted.tool_name:
+            return added
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return added + self._part_event("response.content_part.added", part=part)
+
+    def failure(self, error: dict[str, Any]) -> bytes | None:
+        return None
 
     def _part_event(self, kind: str, **values: Any) -> bytes:
         return self._event(kind, item_id=self._item_id, output_index=0, content_index=0, **values)
@@ -79,8 +86,6 @@ class ResponsesShape(Shape):
         return shown + self._part_event("response.output_text.delta", delta=text, logprobs=[])
 
     def closing(self, choices: list[Choice], failed: bool) -> bytes:
-        if failed:
-            return b""
         text, events = "".join(self._text), []
         if self.wanted.tool_name:
             kind = "response.function_call_arguments.done"
@@ -91,9 +96,9 @@ class ResponsesShape(Shape):
             events.append(self._part_event("response.content_part.done", part=part))
         item = self._item("completed", text)
         events.append(self._event("response.output_item.done", output_index=0, item=item))
-        status = _status(choices)
-        kind = "response.completed" if status == "completed" else "response.incomplete"
-        events.append(self._event(kind, response=self._response(status, [item], choices)))
+        # The event's name says "completed" also when the response's status is "incomplete", as vLLM's does.
+        response = self._response(_status(choices), [item], choices)
+        events.append(self._event("response.completed", response=response))
         return b"".join(events)
 
     def whole(self, choices: list[Choice]) -> dict[str, Any]:

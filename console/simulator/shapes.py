@@ -26,8 +26,8 @@ def event(value: Any) -> bytes:
 class Shape:
     """One API's way to say things. `finish` of a choice is set on its last piece."""
 
-    # The text of an error inside a stream ends with this.
-    last = DONE
+    # vLLM swallows the error of a stream in which nothing was generated yet.
+    swallows_errors = True
 
     def __init__(self, answer_id: str, wanted: Wanted, faults: Faults, details: bool) -> None:
         self.answer_id = answer_id
@@ -36,6 +36,10 @@ class Shape:
         # Whether usage tells the cached tokens (--enable-prompt-tokens-details).
         self.details = details
         self.created = int(time.time())
+
+    def greeting(self) -> bytes:
+        """What goes out at once when a stream begins."""
+        return b""
 
     def opening(self, choice: Choice) -> bytes:
         """What goes out before the first piece of a choice, together with it."""
@@ -47,6 +51,10 @@ class Shape:
     def closing(self, choices: list[Choice], failed: bool) -> bytes:
         """What goes out at the end of a stream."""
         return DONE
+
+    def failure(self, error: dict[str, Any]) -> bytes | None:
+        """What tells of an error within a stream; None: the connection just ends."""
+        return event(error) + DONE
 
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         raise NotImplementedError

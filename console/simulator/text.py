@@ -101,11 +101,11 @@ class FreeText(Script):
 
 
 class FixedText(Script):
-    """A text that the request forces (a tool call, JSON): it ends by itself."""
+    """A text that the request forces (a tool call, JSON): it ends by itself, with a last token that has no text."""
 
     def __init__(self, text: str) -> None:
         self._pieces = pieces(text)
-        self.length = len(self._pieces)
+        self.length = len(self._pieces) + 1
 
     def piece(self, position: int) -> str:
         return self._pieces[position] if position < len(self._pieces) else ""

@@ -101,6 +101,11 @@ class Reply:
             self.connection.write(b"0\r\n\r\n")
         self.connection.reply_done(self)
 
+    def break_off(self) -> None:
+        """The connection ends in the middle of the answer."""
+        self.done = True
+        self.connection.break_off(self)
+
     def closed_by_client(self) -> None:
         if not self.done:
             self.done = True
@@ -240,9 +245,13 @@ class Connection(asyncio.Protocol):
         else:
             self._watch_idle()
 
-    def break_off(self, reply: Reply) -> None:
+    def break_off(self, reply: Reply, reset: bool = False) -> None:
         self._application.answered(reply)
-        self.reset()
+        self._reply = None
+        if reset:
+            self.reset()
+        else:
+            self.close()
 
     def abandoned(self, reply: Reply) -> None:
         """The client left before the reply was complete."""

@@ -168,7 +168,7 @@ def test_failed_load_in_a_stream_is_status_200_and_only_done(prefill: SimulatedS
 def test_impossible_block_ids_end_the_engine_and_the_server_with_exit_code_0(
     prefill: SimulatedServer, blocks: object
 ) -> None:
-    with SimulatedServer("decode") as decode:
+    with SimulatedServer("decode", env={"SIMULATOR_WATCHDOG_S": "2"}) as decode:
         params = hand_off(prefill, PROMPT) | {"remote_block_ids": blocks}
         response = complete(decode, PROMPT, kv_transfer_params=params)
         assert response.status_code == 500

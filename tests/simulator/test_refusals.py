@@ -1,0 +1,130 @@
+"""What vLLM refuses, with its status, type and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.simulator.harness import SimulatedServer
+
+USER = [{"role": "user", "content": "hi"}]
+IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SimulatedServer]:
+    with SimulatedServer(args=["--max-model-len", "1024"]) as started:
+        yield started
+
+
+def refusal(server: SimulatedServer, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    response = httpx.post(f"{server.url}{path}", json=body, timeout=30)
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == response.status_code
+    return response.status_code, error
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "Either prompt or prompt_embeds must be provided and non-empty."),
+        ({"prompt": ""}, "Either prompt or prompt_embeds must be provided and non-empty."),
+        ({"prompt": "x", "temperature": -1}, "temperature must be non-negative, got -1."),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens must be at least 1, got 0."),
+        ({"prompt": "x", "max_tokens": 2000}, "max_tokens=2000 cannot be greater than max_model_len=1024. "
+         "Please request fewer output tokens."),
+        ({"prompt": "x", "max_tokens": 1, "min_tokens": 5},
+         "min_tokens must be less than or equal to max_tokens=1, got 5."),
+        ({"prompt": "x", "stream_options": {"include_usage": True}},
+         "Stream options can only be defined when `stream=True`."),
+        ({"prompt": "x", "n": 2, "temperature": 0}, "n must be 1 when using greedy sampling, got 2."),
+    ],
+)  # fmt: skip
+def test_completion_is_refused_with_bad_request_error(
+    server: SimulatedServer, body: dict[str, Any], words: str
+) -> None:
+    status, error = refusal(server, "/v1/completions", body)
+    assert (status, error["type"], error["message"]) == (400, "BadRequestError", words)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"messages": []}, "messages must not be empty."),
+        ({"messages": IMAGE}, "At most 0 image(s) may be provided in one prompt."),
+        ({"messages": USER, "tools": TOOLS},
+         '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+        ({"messages": USER, "tools": TOOLS, "tool_choice": "required"},
+         'tool_choice="required" requires --tool-call-parser to be set'),
+        ({"messages": USER, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+         'tool_choice=function "f" requires --tool-call-parser to be set'),
+        ({"messages": USER, "tool_choice": "required"}, "When using `tool_choice`, `tools` must be set."),
+    ],
+)  # fmt: skip
+def test_chat_is_refused_with_bad_request_error(server: SimulatedServer, body: dict[str, Any], words: str) -> None:
+    status, error = refusal(server, "/v1/chat/completions", body)
+    assert (status, error["type"], error["message"]) == (400, "BadRequestError", words)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": {"not": "a prompt"}},
+        {"prompt": "x", "max_tokens": "many"},
+        {"prompt": "x", "stream": 3},
+        {"prompt": "x", "kv_transfer_params": "text"},
+    ],
+)
+def test_wrong_types_are_a_bad_request(server: SimulatedServer, body: dict[str, Any]) -> None:
+    status, error = refusal(server, "/v1/completions", body)
+    assert (status, error["type"]) == (400, "Bad Request")
+    assert error["message"].startswith("1 validation error")
+
+
+def test_missing_messages_are_a_bad_request(server: SimulatedServer) -> None:
+    assert refusal(server, "/v1/chat/completions", {})[1]["type"] == "Bad Request"
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_body_that_is_not_json_is_a_bad_request(server: SimulatedServer, kind: str) -> None:
+    response = httpx.post(f"{server.url}/v1/completions", content=b"{", headers={"content-type": kind})
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "Bad Request"
+
+
+def test_prompt_that_is_too_long_names_input_tokens(server: SimulatedServer) -> None:
+    status, error = refusal(server, "/v1/completions", {"prompt": "x" * 4200, "max_tokens": 5})
+    assert (status, error["type"], error["param"]) == (400, "BadRequestError", "input_tokens")
+    assert error["message"].startswith("This model's maximum context length is 1024 tokens. However, ")
+
+
+def test_unknown_model_is_not_found(server: SimulatedServer) -> None:
+    status, error = refusal(server, "/v1/completions", {"model": "other", "prompt": "x"})
+    assert (status, error["type"]) == (404, "NotFoundError")
+    assert error["message"] == "The model `other` does not exist."
+
+
+def test_model_may_be_left_out_and_unknown_fields_are_ignored(server: SimulatedServer) -> None:
+    response = httpx.post(f"{server.url}/v1/completions", json={"prompt": "x", "max_tokens": 1, "whatever": {}})
+    assert response.status_code == 200
+    assert response.json()["model"] == "tiny"
+
+
+def test_errors_of_streams_are_plain_json_before_the_first_byte(server: SimulatedServer) -> None:
+    response = httpx.post(f"{server.url}/v1/completions", json={"prompt": "", "stream": True})
+    assert (response.status_code, response.headers["content-type"]) == (400, "application/json")
+
+
+def test_messages_are_refused_in_their_own_shape(server: SimulatedServer) -> None:
+    response = httpx.post(f"{server.url}/v1/messages", json={"messages": USER})
+    assert response.status_code == 400
+    assert response.json()["type"] == "error"
+
+
+def test_responses_without_input_are_refused(server: SimulatedServer) -> None:
+    assert refusal(server, "/v1/responses", {"model": "tiny"})[0] == 400
