@@ -61,7 +61,7 @@ def test_families_have_vllms_names_and_types(server: SimulatedServer) -> None:
 def test_nixl_families_exist_only_with_the_connector(server: SimulatedServer) -> None:
     assert not NIXL & set(families(server))
     for role in ("prefill", "decode"):
-        with SimulatedServer(role) as connected:  # type: ignore[arg-type]  # both are roles
+        with SimulatedServer(role) as connected:
             assert set(families(connected)) >= NIXL
 
 
