@@ -1,0 +1,121 @@
+"""The one web process: what answers without a login, what does not, and what it takes from the machine."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+
+import httpx
+import pytest
+import redis
+from django.conf import settings as django_settings
+from django.db import connection
+from django.utils import timezone
+from pytest_django import Settings
+
+from console.accounts.models import ApiToken, Role
+from tests.factories import make_deployment, make_user
+from tests.web import RunningWeb, receive
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def web(valkey: "redis.Redis", transactional_db: None) -> Iterator[RunningWeb]:
+    with RunningWeb() as running:
+        yield running
+
+
+def test_healthz_answers_anybody(web: RunningWeb) -> None:
+    answer = web.get("/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+def test_the_metrics_need_a_token(web: RunningWeb) -> None:
+    for headers in ({}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic abc"}):
+        assert web.get("/metrics", headers=headers).status_code == 401
+
+
+def test_the_metrics_tell_of_the_router_and_of_the_web_process(web: RunningWeb) -> None:
+    _, plain = ApiToken.issue(make_user(), "prometheus", Role.VIEWER)
+    answer = web.get("/metrics", headers={"Authorization": f"Bearer {plain}"})
+    assert answer.status_code == 200
+    assert "switchyard_router_" in answer.text
+    assert "switchyard_web_viewers 0.0" in answer.text
+
+
+def test_an_expired_token_reads_no_metrics(web: RunningWeb) -> None:
+    _, plain = ApiToken.issue(make_user(), "old", Role.VIEWER, timezone.now() - timedelta(seconds=1))
+    assert web.get("/metrics", headers={"Authorization": f"Bearer {plain}"}).status_code == 401
+
+
+def test_the_metrics_can_be_opened_for_a_closed_network(web: RunningWeb, settings: Settings) -> None:
+    settings.METRICS_OPEN = True
+    assert web.get("/metrics").status_code == 200
+
+
+def test_engine_paths_are_answered_by_the_router(web: RunningWeb) -> None:
+    answer = httpx.post(f"{web.url}/v1/chat/completions", json={"model": "nobody", "messages": []})
+    assert answer.headers["x-request-id"]
+    assert answer.json()["error"]["message"]
+
+
+def test_other_paths_are_answered_by_django(web: RunningWeb) -> None:
+    assert web.get("/no/such/page/").status_code == 404
+
+
+STATIC = "/static/vendor/uplot/uPlot.min.css"
+
+
+def test_static_files_are_served_with_their_type(web: RunningWeb) -> None:
+    answer = web.get(STATIC)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/css")
+    assert int(answer.headers["content-length"]) == len(answer.content) > 0
+
+
+def test_a_static_file_that_has_not_changed_is_not_sent_again(web: RunningWeb) -> None:
+    seen = web.get(STATIC).headers["last-modified"]
+    answer = web.get(STATIC, headers={"If-Modified-Since": seen})
+    assert (answer.status_code, answer.content) == (304, b"")
+
+
+@pytest.mark.parametrize("path", ["/static/nothing.css", "/static/../manage.py", "/static/%2e%2e/manage.py"])
+def test_only_static_files_are_served(web: RunningWeb, path: str) -> None:
+    assert web.get(path).status_code == 404
+
+
+def test_a_static_file_is_read_only(web: RunningWeb) -> None:
+    assert httpx.post(web.url + STATIC).status_code == 405
+
+
+def test_a_body_that_is_too_large_for_a_page_is_refused(web: RunningWeb) -> None:
+    answer = httpx.post(f"{web.url}/no/such/page/", content=b"x" * (11 * 2**20), timeout=15)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+
+
+def open_database_files() -> int:
+    """How many connections this process, test included, has to the database file."""
+    path, count = str(connection.settings_dict["NAME"]), 0
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # closed meanwhile
+            count += os.readlink(f"/proc/self/fd/{number}") == path
+    return count
+
+
+def test_database_connections_stay_bounded_under_five_hundred_requests_and_twenty_sockets(web: RunningWeb) -> None:
+    user, counts = make_user(), []
+    make_deployment("chat")
+    bound = open_database_files() + django_settings.PAGE_SLOTS + 4
+
+    def load(number: int) -> int:
+        status = web.get("/metrics" if number % 2 else "/no/such/page/").status_code
+        counts.append(open_database_files())
+        return status
+
+    with ExitStack() as sockets, ThreadPoolExecutor(50) as browsers:
+        for _ in range(20):
+            receive(sockets.enter_context(web.socket("chat", user)))
+        assert set(browsers.map(load, range(500))) == {401, 404}
+    assert 0 < max(counts) <= bound
