@@ -90,14 +90,12 @@ def satisfies(version: str, specifiers: str) -> bool:
 
 def _model(spec: LaunchSpec) -> Check:
     model = spec["argv"][spec["argv"].index("serve") + 1]
-    if spec["engine"] == "simulated":
-        return check("model", "Model", "ok", "The simulated engine reads no model.")
     if not model.startswith(("/", "./", "../", "~")):
-        return check("model", "Model", "ok", f"{model} is a repository name; it is downloaded or cached on the host.")
+        return check("model", "Model", "ok", f"{model} is a repository name; the engine looks it up itself.")
     if not Path(model).is_dir() and not Path(model).is_file():
         instruction = "Copy the model there. The path must be the same string on every host of the deployment."
         return check("model", "Model", "failed", f"There is no {model} on this host.", instruction)
-    if Path(model).is_dir() and not Path(model, "config.json").exists():
+    if spec["engine"] == "vllm" and Path(model).is_dir() and not Path(model, "config.json").exists():
         instruction = "Check that the copy is complete."
         return check("model", "Model", "warning", f"{model} holds no config.json.", instruction)
     return check("model", "Model", "ok", f"{model} is there.")

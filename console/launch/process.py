@@ -43,6 +43,9 @@ class Group:
     def __bool__(self) -> bool:
         return bool(self.pids)
 
+    def without(self, leader: Identity | None) -> "Group":
+        return Group(tuple(pid for pid in self.pids if leader is None or pid != leader.pid))
+
 
 @dataclass(frozen=True)
 class _Stat:

@@ -41,8 +41,9 @@ class Watched:
 
     def look(self, group: Group, now: float) -> None:
         """`now`: Unix time. 1. process, 2. log, 3. end, 4. what was asked."""
-        self.group = group
         self.alive = self._main_runs()
+        # The table was read a moment before: a main process that ended in between is not one of its own orphans.
+        self.group = group if self.alive else group.without(self.start.identity)
         self._read_log(now)
         if not self.alive and self.start.main_ended_at is None:
             self._main_ended(now)
@@ -54,10 +55,10 @@ class Watched:
     def ask_to_stop(self, drain_s: float) -> None:
         """The first call sends SIGTERM; a later one can only shorten the wait before SIGKILL.
 
-        A server that does not listen yet has nothing to drain.
+        A server that does not listen yet has nothing to drain, and orphans of one that has ended heed nothing.
         """
-        wait_s = (drain_s if self.start.progress.is_listening else 0.0) + KILL_GRACE_S
-        kill_at = process.uptime_s() + wait_s
+        drains_s = drain_s if self.start.progress.is_listening else 0.0
+        kill_at = process.uptime_s() + (drains_s + KILL_GRACE_S if self.start.main_ended_at is None else 0.0)
         if self.start.stop is not None:
             self.start.stop.kill_at_uptime_s = min(self.start.stop.kill_at_uptime_s, kill_at)
             return

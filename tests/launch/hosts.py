@@ -18,7 +18,7 @@ from console.launch.starts import Starts
 from console.launch.statefile import StateDir
 from tests.launch.inputs import launch_inputs
 
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 
 
 def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
@@ -57,7 +57,12 @@ def stand_in(folder: Path, script: str) -> Path:
 
 
 SLEEPER = "time.sleep(600)"
-STUBBORN = "signal.signal(signal.SIGTERM, lambda *_: print('not now', flush=True))\nwhile True: time.sleep(1)"
+STUBBORN = """
+signal.signal(signal.SIGTERM, lambda *_: print('not now', flush=True))
+print('up', flush=True)
+while True:
+    time.sleep(1)
+"""
 
 
 class TestHost:
@@ -84,10 +89,15 @@ class TestHost:
         self.starts.launch(spec)
         return spec
 
+    def launch_until_up(self) -> None:
+        """For a script that prints `up`."""
+        self.launch()
+        wait_until(lambda: "up" in self.log())
+
     def seen(self, server_id: int = 7) -> ServerObservation:
+        """Its newest start."""
         self.starts.look()
-        [found] = [one for one in self.starts.observations() if one["server_id"] == server_id]
-        return found
+        return [one for one in self.starts.observations() if one["server_id"] == server_id][-1]
 
     def wait(self, condition: Callable[[ServerObservation], Any], server_id: int = 7) -> ServerObservation:
         """The first observation for which `condition` holds."""

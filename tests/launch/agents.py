@@ -1,0 +1,137 @@
+"""A real agent process on the test's Valkey, asked through Celery and heard through its reports."""
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import redis
+from django.conf import settings
+
+from console.celery import app
+from console.launch import process
+from console.launch.contracts import Check, HostReport, LaunchSpec, LogTail, ServerObservation
+from tests.launch.hosts import PATIENCE_S, wait_until
+
+PRODUCT = Path(__file__).resolve().parents[2]
+CONSOLE_QUEUE = f"{settings.REDIS_PREFIX}:console"
+
+
+def agent_command(*arguments: str) -> list[str]:
+    return [sys.executable, str(PRODUCT / "manage.py"), "agent", *arguments]
+
+
+def agent_environment(**variables: str) -> dict[str, str]:
+    return {**os.environ, "REDIS_URL": settings.REDIS_URL, "AGENT_REPORT_EVERY_S": "0.2", **variables}
+
+
+class AgentProcess:
+    def __init__(self, valkey: "redis.Redis", folder: Path, name: str = "gpu01") -> None:
+        self.valkey, self.folder, self.name = valkey, folder, name
+        self.state_dir = folder / "state"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # Its life
+
+    def start(self, *arguments: str, **variables: str) -> "AgentProcess":
+        """Returns when its first report is there."""
+        self.valkey.delete(CONSOLE_QUEUE)
+        command = agent_command("--name", self.name, "--state-dir", str(self.state_dir), "--simulate-gpus", "2")
+        with (self.folder / "agent.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *arguments], env=agent_environment(**variables), stdout=log, stderr=log
+            )
+        wait_until(lambda: self.reports() or not self._runs(), "for the first report")
+        assert self._runs(), self.log()
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> int:
+        """Its exit code."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        """The agent and every server of its host."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        while pids := self.server_pids():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    # What it is asked
+
+    def ask(self, task: str, *arguments: Any) -> Any:
+        return app.send_task(task, args=arguments, queue=f"host.{self.name}")
+
+    def launch(self, spec: LaunchSpec) -> None:
+        self.ask("agent.launch", spec)
+
+    def tail(self, server_id: int, generation: int, max_bytes: int) -> LogTail:
+        answer: LogTail = self.ask("agent.tail", server_id, generation, max_bytes).get(timeout=PATIENCE_S)
+        return answer
+
+    def preflight(self, spec: LaunchSpec) -> list[Check]:
+        answer: list[Check] = self.ask("agent.preflight", spec).get(timeout=PATIENCE_S)
+        return answer
+
+    # What it says
+
+    def reports(self) -> list[HostReport]:
+        """Newest first."""
+        messages: Any = self.valkey.lrange(CONSOLE_QUEUE, 0, 20)
+        return [json.loads(base64.b64decode(json.loads(message)["body"]))[0][0] for message in messages]
+
+    def next_report(self) -> HostReport:
+        """One that was made after this call."""
+        self.valkey.delete(CONSOLE_QUEUE)
+        wait_until(lambda: len(self.reports()) > 1, "for a report")
+        return self.reports()[0]
+
+    def server(self, server_id: int) -> ServerObservation | None:
+        """As the newest report has it."""
+        reports = self.reports()
+        servers = reports[0]["servers"] if reports else []
+        return next((one for one in servers if one["server_id"] == server_id), None)
+
+    def wait_for(self, server_id: int, condition: Callable[[ServerObservation], Any]) -> ServerObservation:
+        def found() -> ServerObservation | None:
+            server = self.server(server_id)
+            return server if server is not None and condition(server) else None
+
+        server: ServerObservation = wait_until(found, f"last: {self.server(server_id)}")
+        return server
+
+    def server_pids(self) -> list[int]:
+        return process.marked(f"{self.state_dir}:")
+
+    def log(self) -> str:
+        return (self.folder / "agent.log").read_text()
+
+
+def run_agent(arguments: Sequence[str], **variables: str) -> "subprocess.CompletedProcess[str]":
+    """An agent that is expected not to come up."""
+    return subprocess.run(
+        agent_command(*arguments),
+        env=agent_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
