@@ -39,6 +39,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def is_running(pid: int) -> bool:
+    """A zombie has ended, though its parent has not heard of it yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class RunningDemo:
     """`demo` is the content of its demo.json, once it is ready."""
 
@@ -106,7 +114,7 @@ class RunningDemo:
             pid = int(json.loads((self.data_dir / "run" / f"{name}.json").read_text())["pid"])
         except (OSError, ValueError, KeyError):
             return None
-        return pid if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE else None
+        return pid if is_running(pid) else None
 
     def processes(self) -> list[psutil.Process]:
         """Everything that works in its data folder: by environment, or by where it writes its output."""

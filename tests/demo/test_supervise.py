@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +13,7 @@ import pytest
 from console.demo import supervise
 from console.demo.children import Child, ChildSpec, end_leftovers
 from console.demo.supervise import CannotRun, StopAsked, Supervisor
+from tests.waiting import wait_until
 
 SLEEPER = "import time; time.sleep(60)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
@@ -24,13 +24,6 @@ PARENT = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 
 
 def python(name: str, code: str) -> ChildSpec:
     return ChildSpec(name, [sys.executable, "-c", code], dict(os.environ))
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = 10.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "the condition never came"
-        time.sleep(0.02)
 
 
 def group_members(group: int) -> list[int]:
