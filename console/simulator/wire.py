@@ -159,7 +159,6 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if peer else ""
         self._application.opened(self)
-        self._watch_idle()
 
     def data_received(self, data: bytes) -> None:
         self._stop_watching()
