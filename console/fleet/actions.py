@@ -106,7 +106,8 @@ def _stop(server: Server, reason: str, force: bool) -> bool:
     if state == S.DRAINING and not force:
         raise Conflict(f"{server.name} is draining already. Force the stop to cut its running requests off.")
     if force and not server.host.is_reachable and state in (S.UNREACHABLE, S.STOPPING):
-        return server.transition(S.STOPPED, stop_reason=f"{reason}; its host did not answer"[:200])
+        gone = {**server.observed, "alive": False, "group_pids": []}
+        return server.transition(S.STOPPED, stop_reason=f"{reason}; its host did not answer"[:200], observed=gone)
     if state == S.READY:
         if not begin_drain(server, reason):
             return False

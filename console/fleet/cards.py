@@ -23,8 +23,8 @@ PHASE_WORDS = {
 SILENT_LOG_AFTER_S = 180.0
 
 
-def server_card(server: Server, load: RouterLoad | None = None, now: float | None = None) -> ServerCard:
-    """`load`: of all routers on it, when known. Costs one query for its pairs unless they were prefetched."""
+def server_card(server: Server, load: RouterLoad | None = None) -> ServerCard:
+    """`load`: of all routers on it, when known. Costs a query for its pairs unless they were fetched `with_pairs`."""
     load = load or RouterLoad()
     observed, sample = server.observed, server.observed.get("sample") or {}
     return ServerCard(
@@ -45,7 +45,7 @@ def server_card(server: Server, load: RouterLoad | None = None, now: float | Non
         waiting=sample.get("waiting"),
         kv_usage=sample.get("kv_usage"),
         tokens_per_s=observed.get("tokens_per_s"),
-        degradations=degradations(server, now),
+        degradations=degradations(server),
         failure=cast("dict[str, str]", server.failure),
         url=server.url,
         can_move_to=can_move_to(server),
@@ -93,13 +93,21 @@ def state_text(server: Server, load: RouterLoad) -> str:
     if state == S.DRAINING:
         return f"Draining: {_left(load)}"
     if state == S.STOPPING:
-        return "Stopping: waiting until its processes are gone"
+        return f"Stopping: {_why_it_still_stops(server)}"
     if state == S.FAILED:
         return f"Failed: {server.failure.get('message', 'it ended by itself')}"
     if state == S.UNREACHABLE:
         was = server.state_before_unreachable or "running"
         return f"Unreachable: host {server.host.name} stopped reporting; it was {was} and may well go on"
     return state.label
+
+
+def _why_it_still_stops(server: Server) -> str:
+    host = server.host
+    if not host.is_reachable:
+        return f"host {host.name} does not report; it is ended when the host is back. Force the stop to give it up"
+    stuck = server.observed.get("cause")
+    return stuck["message"] if stuck else "waiting until its processes are gone"
 
 
 def _left(load: RouterLoad) -> str:
@@ -111,17 +119,17 @@ def _left(load: RouterLoad) -> str:
     return ", ".join(parts) or "nothing left, waiting for the routers to say so"
 
 
-def degradations(server: Server, now: float | None = None) -> list[Degradation]:
+def degradations(server: Server) -> list[Degradation]:
     found: list[Degradation] = []
     observed = server.observed
     if server.state == S.READY and observed.get("healthy") is False:
         found.append(Degradation(code="unhealthy", text="Its health check fails. Read its log."))
     if server.state == S.READY and server.kv_watch.get("not_transferred"):
         found.append(Degradation(code="kv_not_transferred", text=server.kv_watch["text"]))
-    if server.state in (S.STARTING, S.LOADING) and now is not None and observed.get("last_line_at"):
-        silent_s = now - observed["last_line_at"]
-        if silent_s > SILENT_LOG_AFTER_S:
-            found.append(Degradation(code="silent_log", text=f"No log line for {silent_s / 60:.0f} minutes."))
+    silent_s = observed.get("log_silent_s") or 0.0
+    if server.state in (S.STARTING, S.LOADING) and silent_s > SILENT_LOG_AFTER_S:
+        text = f"No log line for {silent_s / 60:.0f} minutes. It may be loading still; read its log before you stop it."
+        found.append(Degradation(code="silent_log", text=text))
     if server.state == S.READY and server.role != ServerRole.PLAIN:
         found += _pair_degradations(server)
     return found
@@ -129,9 +137,8 @@ def degradations(server: Server, now: float | None = None) -> list[Degradation]:
 
 def _pair_degradations(server: Server) -> list[Degradation]:
     as_prefill = server.role == ServerRole.PREFILL
-    pairs = server.pairs_as_prefill if as_prefill else server.pairs_as_decode
     found = []
-    for pair in pairs.select_related("prefill", "decode"):
+    for pair in server.pairs():
         peer = pair.decode if as_prefill else pair.prefill
         if peer.state != S.READY or (pair.state == PairState.VERIFIED and pair.is_current):
             continue

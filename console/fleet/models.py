@@ -162,6 +162,13 @@ class ServerQuerySet(models.QuerySet["Server"]):
     def with_names(self) -> "ServerQuerySet":
         return self.select_related("deployment", "host")
 
+    def with_pairs(self) -> "ServerQuerySet":
+        """For cards of many servers: two queries, however many there are."""
+        pairs = Pair.objects.select_related("prefill", "decode")
+        return self.prefetch_related(
+            models.Prefetch("pairs_as_prefill", pairs), models.Prefetch("pairs_as_decode", pairs)
+        )
+
 
 class Server(models.Model):
     """One `vllm serve` process, or simulated engine, of a deployment on some GPUs of a host.
@@ -242,6 +249,13 @@ class Server(models.Model):
     def holds_gpu(self) -> bool:
         """Its GPUs are its own: it runs, is about to, or has left processes behind."""
         return self.state in HOLDS_GPU or bool(self.leftover_pids) or bool(self.observed.get("alive"))
+
+    def pairs(self) -> "list[Pair]":
+        """Of its present role, with both servers; fetched already after `with_pairs`."""
+        name = "pairs_as_prefill" if self.role == ServerRole.PREFILL else "pairs_as_decode"
+        if name in getattr(self, "_prefetched_objects_cache", {}):
+            return list(getattr(self, name).all())
+        return list(getattr(self, name).select_related("prefill", "decode"))
 
     def open_move(self) -> "Move | None":
         return self.moves.filter(status__in=MOVE_OPEN).first()

@@ -127,6 +127,8 @@ def again(server: Server) -> LaunchSpec:
 
 
 def no_leftovers(server: Server) -> None:
+    if server.observed.get("alive"):
+        raise Conflict(f"The last start of {server.name} is still being ended. Try again in some seconds.")
     pids = server.leftover_pids
     if pids:
         raise Conflict(

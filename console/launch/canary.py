@@ -20,8 +20,9 @@ ANSWER_TIMEOUT_S = 60.0
 """A first completion on a busy or slow engine; a decode server that cannot reach its peer answers after 5 to 10 s."""
 SETTLE_LIMIT_S = 5.0
 SETTLE_POLL_S = 0.1
-BLOCKS = 4
-"""A canary is longer than so many KV blocks, so that whole blocks have to travel."""
+BLOCKS = 2
+"""A canary has as many words as so many KV blocks have tokens. A word is two to five tokens, so whole blocks travel."""
+TIMES = 3
 DEFAULT_BLOCK_TOKENS = 16
 _BLOCK_SIZE = re.compile(r'^vllm:cache_config_info\{[^}]*block_size="(\d+)"', re.MULTILINE)
 HTTP_ERROR_SHOWN = 160
@@ -114,21 +115,35 @@ def try_server(target: Target) -> int | None:
 
 
 def try_pair(prefill: Target, decode: Target, max_model_len: int | None = None) -> PairResult:
-    """Sends one prompt through both and reads from the decode server's counters whether its KV came. Raises Failed."""
+    """Sends a prompt through both and reads from the decode server's counters whether its KV came. Raises Failed.
+
+    On a decode server that computes other prompts meanwhile the counters are not clear; then it is sent again, and
+    after the last time believed, since the KV of some request did come and no transfer failed.
+    """
     with Engine(prefill) as first, Engine(decode) as second:
-        prompt = make_prompt(_block_tokens(first.metrics()), max_model_len)
-        before = second.sample()
-        handed_over = first.complete(prompt, readiness.DECODE_LATER)
-        if problem := readiness.handoff_problem(handed_over):
-            raise Failed(problem)
-        answer = second.complete(prompt, handed_over["kv_transfer_params"])
-        if problem := readiness.completion_problem(answer):
-            raise Failed(problem)
-        tokens = readiness.prompt_tokens(handed_over) or readiness.prompt_tokens(answer)
-        after = _settled(second, before, tokens)
+        block_tokens = _block_tokens(first.metrics())
+        for left in reversed(range(TIMES)):
+            result, is_clear = _hand_over(first, second, make_prompt(block_tokens, max_model_len))
+            if is_clear or not left:
+                break
+    return result
+
+
+def _hand_over(prefill: Engine, decode: Engine, prompt: str) -> tuple[PairResult, bool]:
+    before = decode.sample()
+    handed_over = prefill.complete(prompt, readiness.DECODE_LATER)
+    if problem := readiness.handoff_problem(handed_over):
+        raise Failed(problem)
+    answer = decode.complete(prompt, handed_over["kv_transfer_params"])
+    tokens = readiness.prompt_tokens(handed_over)
+    if problem := readiness.completion_problem(answer):
+        raise Failed(problem)
+    if not tokens:
+        raise Failed(f"{prefill.target.name} does not say how many tokens the prompt had.")
+    after = _settled(decode, before, tokens)
     if problem := readiness.transfer_problem(before, after, tokens):
         raise Failed(problem)
-    return PairResult(tokens, readiness.transfer_between(before, after))
+    return PairResult(tokens, readiness.transfer_between(before, after)), readiness.is_clear(before, after, tokens)
 
 
 def make_prompt(block_tokens: int, max_model_len: int | None = None) -> str:

@@ -9,7 +9,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from console.fleet.models import Pair, Server
-from console.fleet.signals import pair_changed, server_changed
+from console.fleet.signals import pair_changed
 from console.fleet.states import PairState, ServerRole, ServerState
 from console.launch import canary, readiness
 
@@ -199,5 +199,3 @@ def _record(pair: Pair, prefill: Server, decode: Server, problem: str | None, re
             return
         pair.refresh_from_db()
         pair_changed.send(sender=Pair, pair=pair)
-        for server in Server.objects.with_names().filter(pk__in=[prefill.pk, decode.pk]):
-            server_changed.send(sender=Server, server=server, old_state=ServerState(server.state))

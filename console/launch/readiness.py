@@ -85,6 +85,12 @@ def transfer_problem(before: EngineSample, after: EngineSample, tokens: int) -> 
     return f"the decode server took {came:.0f} of {tokens} prompt tokens from the prefill server{why}."
 
 
+def is_clear(before: EngineSample, after: EngineSample, tokens: int) -> bool:
+    """Whether the counters can be about the canary alone: other traffic would also have had prompts computed there."""
+    computed = after["local_compute_tokens"] - before["local_compute_tokens"]
+    return computed < SHARE_FROM_OUTSIDE * tokens
+
+
 @dataclass(frozen=True)
 class Transfer:
     """Means over the transfers seen around a canary; None where the engine does not count them."""

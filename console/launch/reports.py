@@ -2,7 +2,6 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NotRequired
@@ -14,6 +13,7 @@ from django.db.models import Count, Q, Sum
 from django.utils import timezone
 
 from console.accounts.audit import SYSTEM, record
+from console.fleet.cards import SILENT_LOG_AFTER_S
 from console.fleet.models import Gpu, Host, Server, name_validator
 from console.fleet.signals import host_changed, server_changed
 from console.fleet.states import AT_REST, ServerRole, ServerState
@@ -41,6 +41,8 @@ class Observed(ServerObservation):
 
     tokens_per_s: NotRequired[float | None]
     """Answer tokens, between the last two samples."""
+    log_silent_s: NotRequired[float | None]
+    """Since its last log line, by its host's clock."""
 
 
 def take(report: HostReport) -> bool:
@@ -58,7 +60,7 @@ def take(report: HostReport) -> bool:
         if host is None:
             return False
         _note_gpus(host, report["gpus"])
-        _note_servers(host, report["servers"])
+        _note_servers(host, report)
     return True
 
 
@@ -104,18 +106,18 @@ def _note_gpus(host: Host, reports: list[GpuReport]) -> None:
     host.gpus.exclude(index__in=[gpu["index"] for gpu in reports]).delete()
 
 
-def _note_servers(host: Host, observations: Iterable[ServerObservation]) -> None:
+def _note_servers(host: Host, report: HostReport) -> None:
     by_server: dict[int, list[ServerObservation]] = defaultdict(list)
-    for seen in observations:
+    for seen in report["servers"]:
         by_server[seen["server_id"]].append(seen)
     for server in Server.objects.with_names().filter(host=host):
-        _note_server(server, by_server.pop(server.pk, []))
+        _note_server(server, by_server.pop(server.pk, []), report["sent_at"])
     for strangers in by_server.values():
         for seen in strangers:
             _end_stranger(host, seen)
 
 
-def _note_server(server: Server, observations: list[ServerObservation]) -> None:
+def _note_server(server: Server, observations: list[ServerObservation], sent_at: float) -> None:
     current = None
     for seen in observations:
         if seen["generation"] == server.generation:
@@ -125,7 +127,7 @@ def _note_server(server: Server, observations: list[ServerObservation]) -> None:
     decision = reconcile.decide(_facts(server), current)
     if decision.stop:
         remote.send_stop(server)
-    fields = {**_kept(server, current), **decision.fields}
+    fields = {**_kept(server, current, sent_at), **decision.fields}
     if decision.state is not None:
         if server.transition(decision.state, **fields):
             _after_transition(server)
@@ -156,13 +158,17 @@ def _facts(server: Server) -> reconcile.ServerFacts:
     )
 
 
-def _kept(server: Server, seen: ServerObservation | None) -> dict[str, Any]:
+def _kept(server: Server, seen: ServerObservation | None, sent_at: float) -> dict[str, Any]:
     """Fields of the row that follow from the observation alone."""
     if seen is None:
         # Ended and forgotten by its host: whatever was left of it is gone as well.
         gone = server.state in AT_REST and (server.observed.get("alive") or server.observed.get("group_pids"))
         return {"observed": {**server.observed, "alive": False, "group_pids": []}} if gone else {}
-    observed: Observed = {**seen, "tokens_per_s": _tokens_per_s(server.observed, seen["sample"])}
+    observed: Observed = {
+        **seen,
+        "tokens_per_s": _tokens_per_s(server.observed, seen["sample"]),
+        "log_silent_s": max(0.0, sent_at - seen["last_line_at"]) if seen["last_line_at"] else None,
+    }
     fields: dict[str, Any] = {"observed": observed}
     if seen["sample"] is not None and server.role == ServerRole.DECODE and server.state == ServerState.READY:
         fields["kv_watch"] = _watched(server, seen["sample"])
@@ -188,6 +194,8 @@ def _shown(server: Server) -> tuple[object, ...]:
         observed.get("healthy"),
         observed.get("group_pids") if server.state in AT_REST else None,
         server.kv_watch.get("not_transferred"),
+        (observed.get("log_silent_s") or 0.0) > SILENT_LOG_AFTER_S,
+        (observed.get("cause") or {}).get("code"),
     )
 
 

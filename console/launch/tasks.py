@@ -12,6 +12,10 @@ from console.launch import tick as ticking
 from console.launch.contracts import HostReport
 
 _ticking = threading.Lock()
+CHECKS_AT_ONCE = 4
+_checks = threading.BoundedSemaphore(CHECKS_AT_ONCE)
+"""Checks wait for servers that may not answer. A worker that also takes in reports keeps threads for those: what finds
+no room is dropped, and posted again by the next tick."""
 
 
 @app.task(name="console.report")
@@ -33,9 +37,17 @@ def tick() -> None:
 
 @app.task(name="console.verify")
 def verify(server_id: int, generation: int) -> None:
-    verification.verify(server_id, generation)
+    if _checks.acquire(blocking=False):
+        try:
+            verification.verify(server_id, generation)
+        finally:
+            _checks.release()
 
 
 @app.task(name="console.verify_pair")
 def verify_pair(prefill_id: int, decode_id: int) -> None:
-    verification.verify_pair(prefill_id, decode_id)
+    if _checks.acquire(blocking=False):
+        try:
+            verification.verify_pair(prefill_id, decode_id)
+        finally:
+            _checks.release()

@@ -1,6 +1,5 @@
 """What a socket is told first: the yard as the database has it, and the charts of the last minutes."""
 
-import time
 from collections.abc import Mapping
 from typing import TypedDict
 
@@ -29,15 +28,14 @@ def yard(deployment_id: int, loads: Mapping[int, RouterLoad]) -> Yard | None:
     deployment = Deployment.objects.filter(pk=deployment_id).first()
     if deployment is None:
         return None
-    servers = list(Server.objects.filter(deployment=deployment).with_names())
+    servers = list(Server.objects.filter(deployment=deployment).with_names().with_pairs())
     moves = Move.objects.filter(deployment=deployment).select_related("server")[:MOVES_SHOWN]
-    now = time.time()
     return {
         "deployment": deployment.name,
         "gap_limit_ms": deployment.gap_limit_ms,
         "ttft_limit_ms": deployment.ttft_limit_ms,
         "mode": mode(servers),
-        "servers": [cards.server_card(server, loads.get(server.pk), now) for server in servers],
+        "servers": [cards.server_card(server, loads.get(server.pk)) for server in servers],
         "moves": [cards.move_card(move) for move in moves],
     }
 

@@ -80,6 +80,7 @@ def test_a_stop_cannot_be_taken_back_once_the_process_is_being_ended(sent: Sent)
 
 def test_a_server_on_a_dead_host_can_be_given_up(sent: Sent) -> None:
     host = make_host(last_seen_at=timezone.now() - timedelta(hours=1))
-    server = make_server(state=S.UNREACHABLE, host=host)
-    assert actions.stop(server.pk, OPERATOR, force=True).state == S.STOPPED
+    server = make_server(state=S.UNREACHABLE, host=host, observed={"generation": 1, "alive": True, "group_pids": [9]})
+    given_up = actions.stop(server.pk, OPERATOR, force=True)
+    assert (given_up.state, given_up.holds_gpu) == (S.STOPPED, False)
     assert sent == []

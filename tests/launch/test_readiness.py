@@ -57,3 +57,8 @@ def test_an_engine_that_does_not_count_transfers_has_no_time() -> None:
 
 def test_waits_grow_up_to_a_minute() -> None:
     assert [readiness.retry_in_s(attempts) for attempts in (0, 1, 2, 5, 6, 99)] == [1, 2, 4, 32, 60, 60]
+
+
+def test_counters_are_clear_only_without_other_prompts() -> None:
+    assert readiness.is_clear(make_sample(), make_sample(external_kv_tokens=500, local_compute_tokens=1), 512)
+    assert not readiness.is_clear(make_sample(), make_sample(external_kv_tokens=500, local_compute_tokens=600), 512)
