@@ -84,12 +84,12 @@ def _changing(shown_once: str, run: Run) -> Run:
     @wraps(run)
     def changing(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         perform = partial(run, request, **kwargs)
+        key = _key(request)
         if is_rehearsal(request):
             return _rehearse(perform)
-        key = request.headers.get("Idempotency-Key")
         if key is None:
             return _all_or_nothing(perform)
-        return _once(request, _checked(key), perform, shown_once)
+        return _once(request, key, perform, shown_once)
 
     return changing
 
@@ -149,7 +149,10 @@ def _repeat(kept: KeptAnswer, digest: str) -> HttpResponse:
     return HttpResponse(kept.body, status=kept.status, content_type="application/json", headers=headers)
 
 
-def _checked(key: str) -> str:
+def _key(request: HttpRequest) -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is None:
+        return None
     if not 1 <= len(key) <= MAX_KEY or not all("!" <= character <= "~" for character in key):
         message = f"An Idempotency-Key has 1 to {MAX_KEY} printable ASCII characters without spaces."
         raise ApiError(400, message, field="Idempotency-Key")

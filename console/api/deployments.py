@@ -11,7 +11,7 @@ from pydantic import Field
 from console.api import choices, find
 from console.api.changes import change
 from console.api.identity import ADMIN, OPERATOR, VIEWER, actor_of
-from console.api.shapes import ChangeIn, Count, Deleted, Page, Paging, Reason, ServerRef, Text, page, server_refs
+from console.api.shapes import ChangeIn, Count, Deleted, Page, Paging, Reason, ServerRef, Text, Whole, page, server_refs
 from console.fleet import actions
 from console.fleet.actions import DeploymentData
 from console.fleet.models import Deployment, Engine, KvLoadFailurePolicy, WhenNoPair
@@ -62,7 +62,7 @@ class Policy(ChangeIn):
     when_no_pair: choices.WhenNoPair = WhenNoPair.FALLBACK
     prefix_affinity: bool = True
     session_affinity: bool = True
-    retries: int = Field(2, ge=0, le=5)
+    retries: Whole = Field(2, ge=0, le=5)
     wait_for_server_s: float = Field(0, ge=0, le=600)
     ttft_limit_ms: float | None = Field(None, ge=1, description="Objective for the time to first token.")
     gap_limit_ms: float | None = Field(None, ge=1, description="Objective for a token gap.")

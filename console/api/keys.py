@@ -14,7 +14,7 @@ from console.accounts.secrets import MAX_DAYS, MAX_NAME
 from console.api import find
 from console.api.changes import change, is_rehearsal
 from console.api.identity import OPERATOR, VIEWER, actor_of
-from console.api.shapes import ChangeIn, Page, Paging, Text, page
+from console.api.shapes import ChangeIn, Page, Paging, Text, Whole, page
 
 router = Router(tags=["keys"])
 
@@ -36,7 +36,7 @@ class KeyMade(KeyOut):
 
 class KeyIn(ChangeIn):
     name: Text = Field(min_length=1, max_length=MAX_NAME, description="Who or what uses it.")
-    expires_in_days: int | None = Field(None, ge=1, le=MAX_DAYS)
+    expires_in_days: Whole | None = Field(None, ge=1, le=MAX_DAYS)
 
 
 @router.get("/{name}/keys", response=Page[KeyOut], auth=VIEWER)

@@ -1,12 +1,13 @@
 """The bases of everything that goes in and out, and lists in pages."""
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from django.db.models import Model, QuerySet
 from ninja import Schema
-from pydantic import AfterValidator, AwareDatetime, ConfigDict, Field, StrictBool
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, ConfigDict, Field, StrictBool
 
 from console.fleet.models import Server
 from console.fleet.states import ServerRole, ServerState
@@ -14,6 +15,7 @@ from console.fleet.states import ServerRole, ServerState
 M = TypeVar("M", bound=Model)
 T = TypeVar("T")
 
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 MAX_PAGE = 500
 MAX_OFFSET = 10_000_000
 
@@ -25,6 +27,13 @@ def _without_nul(text: str) -> str:
     return text
 
 
+def _written_as_moment(value: Any) -> Any:
+    """Numbers are refused: seconds or milliseconds since when, they do not say."""
+    if isinstance(value, str) and not MOMENT.match(value):
+        raise ValueError("Give a moment like 2026-03-01T12:00:00Z.")
+    return value
+
+
 def _that_databases_know(moment: datetime) -> datetime:
     """Around year 1 and 10 000 a change of time zone leaves what a datetime can hold."""
     if not 1970 <= moment.year < 9000:
@@ -32,10 +41,18 @@ def _that_databases_know(moment: datetime) -> datetime:
     return moment
 
 
-Moment = Annotated[AwareDatetime, AfterValidator(_that_databases_know)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_written_as_moment), AfterValidator(_that_databases_know)]
 """With its time zone, as in 2026-03-01T12:00:00Z."""
 Text = Annotated[str, AfterValidator(_without_nul)]
-Count = Annotated[int, Field(ge=0, le=2_147_483_647)]
+
+
+def _whole(value: Any) -> Any:
+    """In JSON 3.0 is a whole number, and some programs write it so."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Whole, Field(ge=0, le=2_147_483_647)]
 """As far as a column of the database goes."""
 Reason = Annotated[Text, Field(max_length=400, description="Why; it stands in the audit trail.")]
 

@@ -14,7 +14,7 @@ from console.accounts.secrets import MAX_DAYS, MAX_NAME
 from console.api.changes import change, is_rehearsal
 from console.api.choices import PersonRole
 from console.api.identity import ADMIN, VIEWER, caller_of
-from console.api.shapes import ChangeIn, Page, Paging, Text, page
+from console.api.shapes import ChangeIn, Page, Paging, Text, Whole, page
 
 router = Router(tags=["tokens"])
 
@@ -39,7 +39,7 @@ class TokenMade(TokenOut):
 class TokenIn(ChangeIn):
     name: Text = Field(min_length=1, max_length=MAX_NAME, description="What it is for.")
     scope: PersonRole = Field(Role.VIEWER, description="The most it may do; at most your own role.")
-    expires_in_days: int | None = Field(None, ge=1, le=MAX_DAYS)
+    expires_in_days: Whole | None = Field(None, ge=1, le=MAX_DAYS)
 
 
 @router.get("", response=Page[TokenOut], auth=VIEWER)

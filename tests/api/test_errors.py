@@ -64,6 +64,10 @@ def test_numbers_are_numbers_within_their_limits(days: Any) -> None:
     assert Api(Role.ADMIN).post("/tokens", {"name": "ci", "expires_in_days": days}).error["field"] == "expires_in_days"
 
 
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    assert Api(Role.ADMIN).post("/tokens", {"name": "ci", "expires_in_days": 30.0}).status == 201
+
+
 def test_an_unknown_filter_is_refused_and_named() -> None:
     answer = Api(Role.OPERATOR).get("/audit", actr="ada")
     assert (answer.status, answer.error["field"]) == (400, "actr")
