@@ -25,6 +25,9 @@ class Caller:
 class Needs:
     """An operation's `auth`: identifies the caller and asks for a role, before anything of the request is read."""
 
+    csrf = True
+    """Read by the page that describes the API: it then tries operations with the CSRF token of its session."""
+
     def __init__(self, role: Role) -> None:
         self.role = role
 

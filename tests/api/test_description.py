@@ -68,6 +68,13 @@ def test_the_page_loads_nothing_from_outside_and_runs_no_script_of_its_own() -> 
     assert "default-src 'self'" in page.headers["Content-Security-Policy"]
 
 
+def test_the_page_can_try_changes_with_the_session_it_is_read_by() -> None:
+    browser = Browser(Role.ADMIN)
+    page = browser.client.get("/api/docs").content.decode()
+    (token,) = re.findall(r'data-csrf-token="(\w+)"', page)
+    assert browser.post("/hosts", {"name": "gpu01", "dry_run": True}, X_CSRFToken=token).status == 201
+
+
 def test_what_the_page_loads_is_served_from_here() -> None:
     client = Browser(Role.VIEWER).client
     for address in re.findall(r'(?:src|href)="([^"]+)"', client.get("/api/docs").content.decode()):
