@@ -1,0 +1,85 @@
+"""What the page of one server tells: how its present start went, its command, its pairs and its moves."""
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from console.fleet.cards import PHASE_WORDS, server_card
+from console.fleet.models import Pair, Server
+from console.fleet.states import ServerRole
+from console.gateway import loads
+from console.launch import command
+from console.launch.contracts import Phase
+
+MOVES_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class PhaseStep:
+    """A phase of the present start. `took_s` is None while it is the newest one."""
+
+    phase: str
+    words: str
+    began_s: float
+    took_s: float | None
+
+
+@dataclass(frozen=True)
+class PairRow:
+    pair: Pair
+    peer: Server
+    megabytes_per_s: float | None
+    ms_per_4k_prompt: float | None
+
+
+def details(server: Server) -> dict[str, Any]:
+    return {
+        "card": server_card(server, loads.read().get(server.pk)),
+        "phases": phases(server),
+        "shell": command.shell_text(server.launch_spec) if server.launch_spec else "",
+        "pairs": pairs(server),
+        "moves": list(server.moves.select_related("server", "deployment")[:MOVES_SHOWN]),
+        "gpus": list(server.host.gpus.filter(index__in=server.gpu_indexes)),
+        "observed": server.observed,
+        "ready_s": seconds_to_ready(server),
+        "open_move": server.open_move(),
+    }
+
+
+def seconds_to_ready(server: Server) -> float | None:
+    """From asking for the present start to taking traffic."""
+    if server.ready_at is None or server.started_at is None:
+        return None
+    return (server.ready_at - server.started_at).total_seconds()
+
+
+def phases(server: Server) -> list[PhaseStep]:
+    """In the order of a start, with the seconds since it was asked for."""
+    times: dict[str, float] = server.observed.get("phase_times", {})
+    seen = [(phase, times[phase]) for phase in get_args(Phase) if phase in times]
+    if not seen:
+        return []
+    began = server.started_at.timestamp() if server.started_at else seen[0][1]
+    ends: list[float | None] = [at for _, at in seen[1:]]
+    ends.append(None)
+    return [
+        PhaseStep(phase, PHASE_WORDS.get(phase, phase), max(at - began, 0), None if end is None else max(end - at, 0))
+        for (phase, at), end in zip(seen, ends, strict=True)
+    ]
+
+
+def pairs(server: Server) -> list[PairRow]:
+    if server.role == ServerRole.PLAIN:
+        return []
+    side = "prefill" if server.role == ServerRole.PREFILL else "decode"
+    found = Pair.objects.filter(**{side: server}).select_related("prefill", "decode")
+    return [_pair_row(pair, pair.decode if side == "prefill" else pair.prefill) for pair in found]
+
+
+def _pair_row(pair: Pair, peer: Server) -> PairRow:
+    rate = estimate = None
+    if pair.transfer_ms and pair.transfer_bytes:
+        rate = pair.transfer_bytes / 1e6 / (pair.transfer_ms / 1e3)
+        if pair.canary_tokens:
+            # Bytes grow with the prompt; the canary's fixed part makes this an upper bound.
+            estimate = pair.transfer_ms * 4096 / pair.canary_tokens
+    return PairRow(pair, peer, rate, estimate)

@@ -1,0 +1,1 @@
+"""Pages of the fleet: the overview, the yard, servers, moves and hosts."""

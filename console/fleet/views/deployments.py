@@ -1,0 +1,135 @@
+"""A deployment: its yard, and the forms that add and change it."""
+
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from console import answers
+from console.accounts.access import actor_of, needs
+from console.accounts.models import Role
+from console.fleet import actions
+from console.fleet.errors import FleetError
+from console.fleet.forms import DeploymentForm
+from console.fleet.models import Deployment
+from console.fleet.pages.overview import COLUMNS, MODE_TEXT
+from console.fleet.states import MoveStatus, ServerRole
+from console.gateway import loads
+from console.live.events import RequestRow, ServerCard
+from console.live.snapshot import yard as yard_of
+from console.traffic.queries import latest_rows
+
+LATEST_SHOWN = 20
+MOVE_STEPS = [
+    (MoveStatus.DRAINING, "Drain"),
+    (MoveStatus.STOPPING, "Stop"),
+    (MoveStatus.STARTING, "Start"),
+    (MoveStatus.VERIFYING, "Verify"),
+    (MoveStatus.DONE, "Ready"),
+]
+
+
+@require_safe
+@needs(Role.VIEWER)
+def yard(request: HttpRequest, name: str) -> HttpResponse:
+    deployment = get_object_or_404(Deployment, name=name)
+    seen = yard_of(deployment.pk, loads.read())
+    if seen is None:
+        raise Http404
+    columns = [
+        {"role": role, "label": role.label, "what": what, "cards": [c for c in seen["servers"] if c["role"] == role]}
+        for role, what in COLUMNS
+    ]
+    context = {
+        "section": "deployments",
+        "deployment": deployment,
+        "mode": seen["mode"],
+        "mode_text": MODE_TEXT.get(seen["mode"], seen["mode"]),
+        "columns": columns,
+        "role_choices": ServerRole.choices,
+        "open_move": next((move for move in seen["moves"] if move["finished_at"] is None), None),
+        "move_steps": MOVE_STEPS,
+        "latest": latest_rows(deployment.pk, LATEST_SHOWN)[::-1],
+        "blank_card": BLANK_CARD,
+        "blank_request": BLANK_REQUEST,
+        "base_url": request.build_absolute_uri("/").rstrip("/"),
+    }
+    return render(request, "fleet/deployment.html", context)
+
+
+@needs(Role.OPERATOR)
+def new(request: HttpRequest) -> HttpResponse:
+    actor = actor_of(request)
+    form = DeploymentForm(request.POST or None, admin=actor.can(Role.ADMIN))
+    context = {"section": "deployments", "form": form}
+    if request.method != "POST":
+        return render(request, "fleet/deployment_form.html", context)
+    if form.is_valid():
+        try:
+            made = actions.create_deployment(actor, form.data_for_create())
+        except FleetError as error:
+            form.refuse(error)
+        else:
+            return redirect("deployment", made.name)
+    return answers.shown_again(request, "fleet/deployment_form.html", context)
+
+
+@needs(Role.OPERATOR)
+def edit(request: HttpRequest, name: str) -> HttpResponse:
+    actor = actor_of(request)
+    deployment = get_object_or_404(Deployment, name=name)
+    form = DeploymentForm(request.POST or None, admin=actor.can(Role.ADMIN), deployment=deployment)
+    context = {"section": "deployments", "form": form, "deployment": deployment}
+    if request.method != "POST":
+        return render(request, "fleet/deployment_form.html", context)
+    if form.is_valid():
+        try:
+            changed = actions.update_deployment(deployment.pk, actor, form.data_for_update(), form.reason())
+        except FleetError as error:
+            form.refuse(error)
+        else:
+            text = "Saved. Servers that run keep their arguments until they are started again."
+            return answers.done(request, text, reverse("deployment", args=[changed.name]))
+    return answers.shown_again(request, "fleet/deployment_form.html", context)
+
+
+@require_POST
+@needs(Role.ADMIN)
+def delete(request: HttpRequest, name: str) -> HttpResponse:
+    deployment = get_object_or_404(Deployment, name=name)
+    try:
+        actions.delete_deployment(deployment.pk, actor_of(request))
+    except FleetError as error:
+        return answers.refused(request, error, reverse("deployment_edit", args=[name]))
+    return answers.done(request, f"Deployment {name} is deleted.", reverse("overview"))
+
+
+BLANK_CARD = ServerCard(
+    id=0,
+    name="",
+    deployment="",
+    host="",
+    gpus=[],
+    role="",
+    state="",
+    state_text="",
+    state_since=0.0,
+    generation=0,
+    phase="",
+    inflight=0,
+    handoffs=0,
+    running=None,
+    waiting=None,
+    kv_usage=None,
+    tokens_per_s=None,
+    degradations=[],
+    failure={},
+    url="",
+    can_move_to=[],
+    may_start=False,
+    may_stop=False,
+)
+"""What the page's script copies for a server that appears later."""
+BLANK_REQUEST: dict[str, Any] = dict.fromkeys(RequestRow.__annotations__) | {"request_id": "0", "t": 0.0}

@@ -1,0 +1,110 @@
+"""Hosts: the list, one host, adding one, and maintenance."""
+
+from django.conf import settings
+from django.db.models import Prefetch, Sum
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from console import answers
+from console.accounts.access import actor_of, needs
+from console.accounts.models import Role
+from console.fleet import actions
+from console.fleet.errors import FleetError
+from console.fleet.forms import HostForm
+from console.fleet.hosts import suspect_ourselves
+from console.fleet.models import Host, Server
+from console.fleet.pages.joining import agent_command, is_loopback
+
+GPU_SUMS = {
+    "used_mib": Sum("gpus__memory_used_mib"),
+    "total_mib": Sum("gpus__memory_total_mib"),
+    "watts": Sum("gpus__power_w"),
+}
+
+
+@require_safe
+@needs(Role.VIEWER)
+def listing(request: HttpRequest) -> HttpResponse:
+    servers = Prefetch("servers", Server.objects.select_related("deployment"))
+    context = {
+        "section": "hosts",
+        "hosts": Host.objects.prefetch_related("gpus", servers).annotate(**GPU_SUMS),
+        "all_silent": suspect_ourselves(),
+        "agent_command": agent_command(masked=True),
+    }
+    return render(request, "fleet/_hosts.html" if answers.is_region(request) else "fleet/hosts.html", context)
+
+
+@require_safe
+@needs(Role.VIEWER)
+def page(request: HttpRequest, name: str) -> HttpResponse:
+    host = get_object_or_404(Host, name=name)
+    servers = list(host.servers.select_related("deployment"))
+    gpus = [
+        {
+            "gpu": gpu,
+            "servers": [server for server in servers if gpu.index in server.gpu_indexes],
+            "memory_share": (gpu.memory_used_mib or 0) / gpu.memory_total_mib if gpu.memory_total_mib else 0,
+        }
+        for gpu in host.gpus.all()
+    ]
+    context = {
+        "section": "hosts",
+        "host": host,
+        "gpus": gpus,
+        "servers": servers,
+        "inventory": host.inventory,
+        "silent_after_s": settings.HOST_UNREACHABLE_AFTER_S,
+    }
+    return render(request, "fleet/_host.html" if answers.is_region(request) else "fleet/host.html", context)
+
+
+@needs(Role.ADMIN)
+def new(request: HttpRequest) -> HttpResponse:
+    """The command that joins a host. Naming the host first is optional: an agent that reports makes it appear."""
+    form = HostForm(request.POST or None)
+    name = request.GET.get("name", "").strip() or "gpu01"
+    context = {
+        "section": "hosts",
+        "form": form,
+        "masked": agent_command(name, masked=True),
+        "plain": agent_command(name, masked=False),
+        "broker_is_loopback": is_loopback(settings.REDIS_URL),
+    }
+    if request.method != "POST":
+        return render(request, "fleet/host_new.html", context)
+    if form.is_valid():
+        try:
+            host = actions.register_host(actor_of(request), form.cleaned_data["name"])
+        except FleetError as error:
+            form.refuse(error)
+        else:
+            return redirect(f"{reverse('host_new')}?name={host.name}")
+    return answers.shown_again(request, "fleet/host_new.html", context)
+
+
+@require_POST
+@needs(Role.ADMIN)
+def maintenance(request: HttpRequest, name: str) -> HttpResponse:
+    host = get_object_or_404(Host, name=name)
+    on = request.POST.get("on") == "1"
+    back = reverse("host", args=[name])
+    try:
+        actions.set_maintenance(host.pk, on, actor_of(request))
+    except FleetError as error:
+        return answers.refused(request, error, back)
+    text = f"{name} is in maintenance: nothing new is launched there; what runs goes on."
+    return answers.done(request, text if on else f"{name} takes launches again.", back)
+
+
+@require_POST
+@needs(Role.ADMIN)
+def remove(request: HttpRequest, name: str) -> HttpResponse:
+    host = get_object_or_404(Host, name=name)
+    try:
+        actions.remove_host(host.pk, actor_of(request))
+    except FleetError as error:
+        return answers.refused(request, error, reverse("host", args=[name]))
+    return answers.done(request, f"Host {name} is removed.", reverse("hosts"))

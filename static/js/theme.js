@@ -1,0 +1,22 @@
+// Runs before the first paint: the theme that was chosen, else the system's.
+(() => {
+  const KEY = "switchyard-theme";
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const read = () => {
+    try { return localStorage.getItem(KEY); } catch { return null; }
+  };
+  const apply = () => {
+    const theme = read() || (system.matches ? "dark" : "light");
+    document.documentElement.dataset.bsTheme = theme;
+    document.dispatchEvent(new CustomEvent("theme", { detail: theme }));
+  };
+  system.addEventListener("change", apply);
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-theme-switch]")) return;
+    const next = document.documentElement.dataset.bsTheme === "dark" ? "light" : "dark";
+    try { localStorage.setItem(KEY, next); } catch { /* private windows: it holds for this page only */ }
+    document.documentElement.dataset.bsTheme = next;
+    document.dispatchEvent(new CustomEvent("theme", { detail: next }));
+  });
+  apply();
+})();

@@ -1,0 +1,133 @@
+"""Every page renders for those who may see it, and refuses the wrong person and the wrong method."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from tests.pages.conftest import Fleet
+
+FOR_EVERYBODY = ["overview", "deployment", "server", "move", "hosts", "host", "requests", "request", "tokens", "audit"]
+FOR_OPERATORS = ["deployment_new", "deployment_edit", "server_new", "server_stop", "server_move"]
+FOR_ADMINS = ["host_new"]
+CHANGES = {
+    "server_start": "operator",
+    "server_stop": "operator",
+    "server_stop_cancel": "operator",
+    "server_delete": "operator",
+    "server_move": "operator",
+    "move_cancel": "operator",
+    "move_again": "operator",
+    "deployment_new": "operator",
+    "deployment_edit": "operator",
+    "server_new": "operator",
+    "key_new": "operator",
+    "deployment_delete": "admin",
+    "host_new": "admin",
+    "host_maintenance": "admin",
+    "host_remove": "admin",
+    "token_new": "admin",
+}
+
+
+def address(page: str, fleet: Fleet) -> str:
+    words = page.split("_")[0]
+    if page in ("server_new",):
+        return reverse(page, args=[fleet.deployment.name])
+    if page.endswith("_new") or page in ("overview", "hosts", "requests", "tokens", "audit"):
+        return reverse(page)
+    subject = {
+        "deployment": fleet.deployment.name,
+        "server": fleet.prefill.pk,
+        "move": fleet.move.pk,
+        "host": fleet.host.name,
+        "request": fleet.record.request_id,
+    }[words]
+    return reverse(page, args=[subject])
+
+
+@pytest.mark.parametrize("page", FOR_EVERYBODY)
+@pytest.mark.parametrize("who", ["viewer", "operator", "admin"])
+def test_a_page_for_everybody_renders(page: str, who: str, fleet: Fleet, request: pytest.FixtureRequest) -> None:
+    browser: Client = request.getfixturevalue(who)
+    answer = browser.get(address(page, fleet))
+    assert answer.status_code == 200
+    assert "<main" in answer.text
+
+
+@pytest.mark.parametrize("page", ["overview", "server", "move", "hosts", "host", "requests"])
+def test_the_region_of_a_page_comes_without_its_frame(page: str, fleet: Fleet, viewer: Client) -> None:
+    answer = viewer.get(address(page, fleet), headers={"HX-Request": "true"})
+    assert answer.status_code == 200
+    assert "<main" not in answer.text
+
+
+@pytest.mark.parametrize("page", FOR_OPERATORS + FOR_ADMINS)
+def test_a_form_is_refused_to_a_viewer_and_shown_to_an_admin(
+    page: str, fleet: Fleet, viewer: Client, admin: Client
+) -> None:
+    assert viewer.get(address(page, fleet)).status_code == 403
+    assert admin.get(address(page, fleet)).status_code == 200
+
+
+@pytest.mark.parametrize("page", FOR_OPERATORS)
+def test_an_operator_sees_the_forms_of_the_fleet(page: str, fleet: Fleet, operator: Client) -> None:
+    assert operator.get(address(page, fleet)).status_code == 200
+
+
+@pytest.mark.parametrize("page", FOR_ADMINS)
+def test_an_operator_is_refused_what_admins_do(page: str, fleet: Fleet, operator: Client) -> None:
+    assert operator.get(address(page, fleet)).status_code == 403
+
+
+@pytest.mark.parametrize("page", CHANGES)
+def test_a_change_is_refused_to_whoever_lacks_the_role(
+    page: str, fleet: Fleet, viewer: Client, operator: Client
+) -> None:
+    assert viewer.post(address(page, fleet)).status_code == 403
+    if CHANGES[page] == "admin":
+        assert operator.post(address(page, fleet)).status_code == 403
+
+
+@pytest.mark.parametrize("page", CHANGES)
+def test_a_change_without_a_login_is_refused(page: str, fleet: Fleet) -> None:
+    assert Client().post(address(page, fleet)).status_code == 403
+
+
+@pytest.mark.parametrize("page", FOR_EVERYBODY + FOR_OPERATORS + FOR_ADMINS)
+def test_a_page_without_a_login_leads_to_the_login_and_back(page: str, fleet: Fleet) -> None:
+    answer = Client().get(address(page, fleet))
+    assert answer.status_code == 302
+    assert answer.headers["Location"] == f"{reverse('login')}?next={address(page, fleet)}"
+
+
+@pytest.mark.parametrize("page", FOR_EVERYBODY)
+def test_a_page_that_only_shows_takes_no_post(page: str, fleet: Fleet, admin: Client) -> None:
+    assert admin.post(address(page, fleet)).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "page", ["server_start", "server_stop_cancel", "server_delete", "move_cancel", "deployment_delete", "host_remove"]
+)
+def test_the_address_of_a_change_is_no_page(page: str, fleet: Fleet, admin: Client) -> None:
+    assert admin.get(address(page, fleet)).status_code == 405
+
+
+def test_a_form_without_its_csrf_token_changes_nothing(fleet: Fleet, operator: Client) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = operator.cookies
+    answer = strict.post(reverse("server_stop", args=[fleet.prefill.pk]))
+    assert answer.status_code == 403
+    assert "This form is out of date" in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/deployments/none/", "/servers/99999/", "/hosts/none/", "/moves/99999/", "/nothing/"]
+)
+def test_what_does_not_exist_says_so(path: str, fleet: Fleet, viewer: Client) -> None:
+    answer = viewer.get(path)
+    assert answer.status_code == 404
+    assert "There is nothing at this address" in answer.text
+
+
+def test_a_refusal_names_the_role_that_is_needed(fleet: Fleet, viewer: Client) -> None:
+    assert "This needs the role operator" in viewer.get(address("deployment_new", fleet)).text
