@@ -7,7 +7,7 @@ sends reports, so that a broker that does not answer never stops the looking.
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,8 +175,8 @@ def _names_by_pid(live: list[Watched]) -> dict[int, str]:
 class Reporter:
     """Sends the newest report from a thread of its own; while the broker is away older ones are dropped."""
 
-    def __init__(self, celery: Celery) -> None:
-        self._celery = celery
+    def __init__(self, celery: Celery, after_report: Callable[[], None]) -> None:
+        self._celery, self._after_report = celery, after_report
         self._newest: HostReport | None = None
         self._offered = threading.Condition()
         self._failing = False
@@ -194,6 +194,7 @@ class Reporter:
                 report, self._newest = self._newest, None
             if report is not None:
                 self._send(report)
+                self._after_report()
 
     def _send(self, report: HostReport) -> None:
         try:
@@ -227,10 +228,10 @@ def current() -> Agent:
 
 
 @contextmanager
-def running(options: AgentOptions) -> Iterator[Agent]:
+def running(options: AgentOptions, after_report: Callable[[], None]) -> Iterator[Agent]:
     """The agent of this process, observing in a thread until the block ends. Raises StateDirInUse."""
     global _current
-    reporter = Reporter(app)
+    reporter = Reporter(app, after_report)
     agent = Agent(options, reporter)
     with agent.folder.owned():
         _current = agent

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from console.launch.contracts import EngineVersions
 
-_ASK_TIMEOUT_S = 20.0
+_ASK_TIMEOUT_S = 10.0
 _VERSIONS_SCRIPT = """
 import importlib.metadata as metadata, json, re
 def version(*names):
@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NixlImport:
-    works: bool
+    works: bool | None
+    """None: the host was too busy to tell in time."""
     error: str = ""
 
 
@@ -94,7 +95,7 @@ def pinned_version(requirement: str | None) -> str | None:
 
 
 def import_nixl(vllm: Path) -> NixlImport:
-    """Whether NIXL, with the libraries it brings, loads in that environment. Takes about a second."""
+    """Whether NIXL, with the libraries it brings, loads in that environment. Takes one to two seconds of a core."""
     python = interpreter_of(vllm)
     if python is None:
         return NixlImport(False, f"{vllm} is not a Python command")
@@ -102,7 +103,9 @@ def import_nixl(vllm: Path) -> NixlImport:
         _ask(python, _IMPORT_NIXL_SCRIPT)
     except subprocess.CalledProcessError as error:
         return NixlImport(False, (error.stderr.strip().splitlines() or ["no reason given"])[-1])
-    except (OSError, subprocess.SubprocessError) as error:
+    except subprocess.TimeoutExpired:
+        return NixlImport(None, f"it took longer than {_ASK_TIMEOUT_S:.0f} s")
+    except OSError as error:
         return NixlImport(False, str(error))
     return NixlImport(True)
 

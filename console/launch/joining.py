@@ -1,15 +1,23 @@
 """Reaching the broker from a host: what can be wrong with its address, in words, and which address is our own."""
 
+import contextlib
+import logging
 import socket
+import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis
 
 from console.launch.network import NoAddress, address_towards
+from console.launch.process import boot_id
 
 TIMEOUT_S = 5.0
 TCP_USER_TIMEOUT_S = 15
 _SCHEMES = ("redis", "rediss")
+NAME_LEASE_S = 15
+
+logger = logging.getLogger(__name__)
 
 
 class CannotJoin(Exception):
@@ -35,6 +43,64 @@ def check_broker(url: str) -> None:
         raise CannotJoin(_unreachable(shown(url), error)) from error
     finally:
         client.close()
+
+
+class NameClaim:
+    """Says at the broker who uses a host's name: two machines of one name would each get half of its launches.
+
+    A lease, renewed with every report, so that a name whose machine is gone is free again after some seconds. The same
+    machine and state folder may take it at once, for that is the same agent started again.
+    """
+
+    def __init__(self, broker_url: str, key: str, owner: str) -> None:
+        self._client = redis.Redis.from_url(broker_url, socket_connect_timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S)
+        self._key, self._owner = key, owner
+        self._lost = False
+
+    def take(self, wait_s: float = NAME_LEASE_S + 1) -> None:
+        """Waits for a lease that may be about to end. Raises CannotJoin when another machine keeps it."""
+        deadline = time.monotonic() + wait_s
+        while not self._take_once():
+            if time.monotonic() > deadline:
+                raise CannotJoin(
+                    f"Another machine ({self._machine()}) has joined under this name. "
+                    "Choose another --name, or stop the agent there."
+                )
+            time.sleep(0.25)
+
+    def renew(self) -> None:
+        """Never raises: while the broker is away there is nobody to tell."""
+        with contextlib.suppress(redis.RedisError):
+            taken = self._take_once()
+            if not taken and not self._lost:
+                logger.error("another machine (%s) has joined under this host's name", self._machine())
+            self._lost = not taken
+
+    def release(self) -> None:
+        try:
+            if self._holder() == self._owner:
+                self._client.delete(self._key)
+        except redis.RedisError:
+            logger.info("the name is released by itself in %s s", NAME_LEASE_S)
+        finally:
+            self._client.close()
+
+    def _take_once(self) -> bool:
+        if self._client.set(self._key, self._owner, nx=True, ex=NAME_LEASE_S):
+            return True
+        return self._holder() == self._owner and bool(self._client.expire(self._key, NAME_LEASE_S))
+
+    def _machine(self) -> str:
+        return self._holder().split(":")[0]
+
+    def _holder(self) -> str:
+        """Empty when nobody holds it."""
+        held = self._client.get(self._key)
+        return held.decode() if isinstance(held, bytes) else ""
+
+
+def owner_of(state_dir: Path) -> str:
+    return f"{socket.gethostname()}:{boot_id()}:{state_dir}"
 
 
 def own_address(broker_url: str) -> str:

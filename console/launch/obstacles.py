@@ -65,21 +65,26 @@ def missing_gpus(spec: LaunchSpec, gpus: Iterable[GpuReport]) -> Cause | None:
 
 
 def held_gpus(spec: LaunchSpec, gpus: Iterable[GpuReport], ours: Iterable[int]) -> Cause | None:
-    """A GPU whose memory strangers hold so much of that an engine would not start. `ours`: pids of our servers."""
+    """A GPU whose memory others hold so much of that an engine would not start. `ours`: pids of our servers."""
     known = set(ours)
     for gpu in gpus:
         if gpu["index"] not in spec["gpu_indexes"] or gpu["simulated"]:
             continue
-        total_mib = gpu["memory_total_mib"] or 0
         strangers = [holder for holder in gpu["holders"] if holder["pid"] not in known]
-        held_mib = sum(int(holder["memory_mib"]) for holder in strangers)
-        if held_mib > total_mib * (1 - memory_share(spec)):
+        if foreign_mib(gpu, known) > (gpu["memory_total_mib"] or 0) * (1 - memory_share(spec)):
             return Cause(
                 code="gpu_held",
-                message=f"GPU {gpu['index']} is held by {describe(strangers)}.",
+                message=f"GPU {gpu['index']} is held by {describe(strangers, foreign_mib(gpu, known))}.",
                 instruction="End that process on the host, or choose another GPU for the server.",
             )
     return None
+
+
+def foreign_mib(gpu: GpuReport, ours: Iterable[int]) -> int:
+    """Memory in use that is not our servers': of processes we see, and of those in other containers or just ended."""
+    known = set(ours)
+    ours_mib = sum(int(holder["memory_mib"]) for holder in gpu["holders"] if holder["pid"] in known)
+    return max(0, (gpu["memory_used_mib"] or 0) - ours_mib)
 
 
 def wait_for_gpus(check: Callable[[], Cause | None], wait_s: float = GPU_WAIT_S) -> Cause | None:
@@ -90,11 +95,12 @@ def wait_for_gpus(check: Callable[[], Cause | None], wait_s: float = GPU_WAIT_S)
     return cause
 
 
-def describe(holders: Iterable[dict[str, int | str]]) -> str:
-    return "; ".join(
+def describe(holders: Iterable[dict[str, int | str]], in_use_mib: int) -> str:
+    seen = "; ".join(
         f"process {one['pid']} {one['name'] or '(in another container)'} with {int(one['memory_mib']) / 1024:.1f} GiB"
         for one in holders
     )
+    return seen or f"processes that cannot be seen from here, with {in_use_mib / 1024:.1f} GiB"
 
 
 def memory_share(spec: LaunchSpec) -> float:

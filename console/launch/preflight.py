@@ -70,6 +70,9 @@ def _nixl(vllm: Path, versions: EngineVersions) -> Check:
     if versions["nixl"] is None:
         return check("nixl", "NIXL", "failed", "NIXL is not installed in vLLM's environment.", install)
     loaded = import_nixl(vllm)
+    if loaded.works is None:
+        detail = f"NIXL {versions['nixl']} is installed; whether it loads was not seen: {loaded.error}."
+        return check("nixl", "NIXL", "warning", detail, "Check again when the host is less busy.")
     if not loaded.works:
         return check("nixl", "NIXL", "failed", f"NIXL {versions['nixl']} does not load: {loaded.error}", install)
     pinned = versions["nixl_pinned"]

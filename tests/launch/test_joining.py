@@ -40,6 +40,57 @@ def test_an_address_that_is_none_is_explained(url: str) -> None:
         joining.check_broker(url)
 
 
+def claim(owner: str) -> joining.NameClaim:
+    return joining.NameClaim(settings.REDIS_URL, "test:agent:gpu01", owner)
+
+
+class TestName:
+    def test_another_machine_cannot_take_a_name_in_use(self, valkey: "redis.Redis") -> None:
+        first, second = claim("rack1:boot:/state"), claim("rack2:boot:/state")
+        first.take()
+        with pytest.raises(joining.CannotJoin, match=r"\(rack1\) has joined under this name"):
+            second.take(wait_s=0)
+        for one in (first, second):
+            one.release()
+
+    def test_the_same_agent_takes_its_name_again_at_once(self, valkey: "redis.Redis") -> None:
+        killed, again = claim("rack1:boot:/state"), claim("rack1:boot:/state")
+        killed.take()
+        again.take()
+        for one in (killed, again):
+            one.release()
+
+    def test_a_released_name_is_free(self, valkey: "redis.Redis") -> None:
+        first, second = claim("rack1:boot:/state"), claim("rack2:boot:/state")
+        first.take()
+        first.release()
+        second.take()
+        second.release()
+
+    def test_a_name_whose_machine_is_gone_becomes_free_by_itself(self, valkey: "redis.Redis") -> None:
+        gone, second = claim("rack1:boot:/state"), claim("rack2:boot:/state")
+        gone.take()
+        valkey.pexpire("test:agent:gpu01", 300)
+        second.take()
+        for one in (gone, second):
+            one.release()
+
+    def test_a_name_that_another_took_is_not_taken_back(
+        self, valkey: "redis.Redis", caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = claim("rack1:boot:/state")
+        first.take()
+        valkey.set("test:agent:gpu01", "rack2:boot:/state")
+        first.renew()
+        first.renew()
+        first.release()
+        assert valkey.get("test:agent:gpu01") == b"rack2:boot:/state"
+        assert caplog.text.count("another machine (rack2)") == 1
+
+    def test_renewing_without_a_broker_does_nothing(self) -> None:
+        joining.NameClaim("redis://127.0.0.1:1/0", "test:agent:gpu01", "rack1").renew()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -91,6 +91,14 @@ def test_nixl_does_not_load(host: TestHost, tmp_path: Path, monkeypatch: pytest.
     assert (found["result"], "libucp.so" in found["detail"]) == ("failed", True)
 
 
+@pytest.mark.usefixtures("versions")
+def test_a_host_too_busy_to_load_nixl_is_no_failure(
+    host: TestHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "import_nixl", lambda _: NixlImport(None, "it took longer than 10 s"))
+    assert one(preflight.run(split(host), view(tmp_path)), "nixl")["result"] == "warning"
+
+
 def test_nixl_is_of_another_version_than_vllm_asks_for(
     host: TestHost, tmp_path: Path, versions: EngineVersions
 ) -> None:
@@ -143,7 +151,12 @@ def test_loopback_is_warned_of(host: TestHost, tmp_path: Path) -> None:
 
 def held(pid: int, held_mib: int) -> GpuReport:
     [report] = SimulatedGpus(1).read([Holder([0], "train.py", pid, 0)])
-    return {**report, "simulated": False, "holders": [{"pid": pid, "name": "train.py", "memory_mib": held_mib}]}
+    return {
+        **report,
+        "simulated": False,
+        "memory_used_mib": held_mib,
+        "holders": [{"pid": pid, "name": "train.py", "memory_mib": held_mib}],
+    }
 
 
 @pytest.mark.usefixtures("versions")

@@ -141,6 +141,14 @@ def test_a_gpu_that_a_stranger_holds_is_named_with_process_and_size(host: TestHo
     assert cause["message"] == "GPU 0 is held by process 4242 train.py with 40.0 GiB."
 
 
+def test_memory_that_nobody_seems_to_hold_counts_as_held(host: TestHost) -> None:
+    unseen = gpu(40 * 1024)
+    unseen["holders"] = []
+    cause = obstacles.held_gpus(host.spec(gpu_indexes=(0,)), [unseen], ours=[])
+    assert cause is not None
+    assert cause["message"] == "GPU 0 is held by processes that cannot be seen from here, with 40.0 GiB."
+
+
 @pytest.mark.parametrize(
     ("report", "ours", "arguments"),
     [

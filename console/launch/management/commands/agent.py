@@ -15,7 +15,7 @@ from console.celery import app
 from console.launch import agent
 from console.launch.engines import find_vllm
 from console.launch.gpus import GpuReader, NvmlGpus, SimulatedGpus
-from console.launch.joining import CannotJoin, check_broker, own_address, shown, transport_options
+from console.launch.joining import CannotJoin, NameClaim, check_broker, own_address, owner_of, shown, transport_options
 from console.launch.network import is_loopback
 from console.launch.statefile import StateDirInUse
 
@@ -68,11 +68,19 @@ class Command(BaseCommand):
         try:
             check_broker(options["broker"])
             settled = self._settle(options)
-            with agent.running(settled):
-                self._announce(settled, options["broker"])
-                work(settled.name, options["broker"])
+            self._serve(settled, options["broker"])
         except (CannotJoin, StateDirInUse, PermissionError) as error:
             raise CommandError(str(error)) from error
+
+    def _serve(self, settled: agent.AgentOptions, broker: str) -> None:
+        name = NameClaim(broker, f"{settings.REDIS_PREFIX}:agent:{settled.name}", owner_of(settled.state_dir))
+        name.take()
+        try:
+            with agent.running(settled, after_report=name.renew):
+                self._announce(settled, broker)
+                work(settled.name, broker)
+        finally:
+            name.release()
 
     def _settle(self, options: dict[str, Any]) -> agent.AgentOptions:
         name: str = options["name"]
