@@ -207,6 +207,8 @@ CELERY_TASK_DEFAULT_QUEUE = "console"
 CELERY_TASK_ACKS_LATE = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+# However long the broker was away, the worker finds it again.
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": env.integer("BROKER_VISIBILITY_TIMEOUT_S", 600),
     "global_keyprefix": f"{REDIS_PREFIX}:",

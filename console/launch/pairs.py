@@ -1,11 +1,12 @@
 """Pairs of a prefill and a decode server: which there are, which may be, and what trying them showed."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from console.fleet.models import Pair, Server
@@ -98,18 +99,11 @@ def ensure(prefill: Server, decode: Server) -> Pair:
     return pair
 
 
-def due(now: datetime | None = None) -> list[Pair]:
+def due() -> list[Pair]:
     """Pairs of ready servers that are not verified and whose next try has come."""
-    now = now or timezone.now()
-    known = {(pair.prefill_id, pair.decode_id): pair for pair in Pair.objects.select_related("prefill", "decode")}
-    found = []
-    for prefill, decode in _ready_combinations():
-        pair = known.get((prefill.pk, decode.pk))
-        if pair is None or not pair.is_current:
-            pair = ensure(prefill, decode)
-        if _is_due(pair, now):
-            found.append(pair)
-    return found
+    _complete()
+    now = timezone.now()
+    return [pair for pair in _current().exclude(state=PairState.VERIFIED) if _is_due(pair, now)]
 
 
 def try_pair(prefill: Server, decode: Server) -> Pair:
@@ -151,15 +145,29 @@ def target_of(server: Server) -> canary.Target:
     return canary.Target(server.name, server.url, deployment.served_model_name, deployment.server_api_key)
 
 
-def _ready_combinations() -> Iterable[tuple[Server, Server]]:
-    ready = Server.objects.with_names().filter(state=ServerState.READY).exclude(role=ServerRole.PLAIN)
-    servers = list(ready)
-    for prefill in servers:
-        for decode in servers:
-            if (prefill.role, decode.role) == (ServerRole.PREFILL, ServerRole.DECODE) and (
-                prefill.deployment_id == decode.deployment_id
-            ):
-                yield prefill, decode
+def _current() -> QuerySet[Pair]:
+    """Rows about the present starts of two ready servers."""
+    return Pair.objects.filter(
+        prefill__state=ServerState.READY,
+        decode__state=ServerState.READY,
+        prefill_generation=F("prefill__generation"),
+        decode_generation=F("decode__generation"),
+    ).select_related("prefill", "decode")
+
+
+def _complete() -> None:
+    """Makes the rows that are missing or about earlier starts. Counting first keeps a tick cheap with many pairs."""
+    ready = Server.objects.filter(state=ServerState.READY).values_list("deployment_id", "role")
+    counts = Counter(ready)
+    expected = sum(
+        counts[deployment_id, ServerRole.PREFILL] * counts[deployment_id, ServerRole.DECODE]
+        for deployment_id in {deployment_id for deployment_id, _ in counts}
+    )
+    if expected == _current().count():
+        return
+    for prefill in Server.objects.with_names().filter(state=ServerState.READY, role=ServerRole.PREFILL):
+        for decode in peers(prefill):
+            ensure(prefill, decode)
 
 
 def _is_due(pair: Pair, now: datetime) -> bool:

@@ -77,7 +77,8 @@ def _note_host(report: HostReport) -> Host | None:
     }
     if not Host.objects.filter(_newer_than_known(report, now), pk=host.pk).update(**fields):
         return None
-    host.refresh_from_db()
+    for name, value in fields.items():
+        setattr(host, name, value)
     if joined:
         record(SYSTEM, "host.join", f"host {host.name}", after={"address": host.address})
     if joined or not was_reachable or old_address != host.address:

@@ -10,6 +10,7 @@ from console.fleet import actions, moves
 from console.fleet.errors import Conflict
 from console.fleet.models import Server
 from console.fleet.states import MoveStatus, ServerState
+from tests.environment import VALKEY
 from tests.factories import OPERATOR
 from tests.launch.running import (
     Installation,
@@ -163,3 +164,19 @@ def test_a_server_that_does_not_heed_sigterm_is_ended_all_the_same(running: Inst
     actions.stop(server.pk, OPERATOR, force=True)
     wait_for_state(server, S.STOPPED)
     assert not runs(engine)
+
+
+def test_a_broker_that_went_away_is_found_again_and_nothing_was_stopped(running: Installation) -> None:
+    server = start_plain(running)
+    engine = only_engine(running, server)
+    other = add_server(make_deployment(), "plain", running.next_gpu())
+    VALKEY.stop()
+    try:
+        assert actions.start(other.pk, OPERATOR).state == S.PENDING
+        assert runs(engine)
+    finally:
+        VALKEY.start()
+    wait_for_state(other, S.READY)
+    only_engine(running, other)
+    assert state_of(server) == S.READY
+    assert only_engine(running, server).pid == engine.pid
