@@ -31,9 +31,23 @@ def agent_environment(**variables: str) -> dict[str, str]:
     return {**os.environ, "REDIS_URL": settings.REDIS_URL, "AGENT_REPORT_EVERY_S": "0.2", **variables}
 
 
+def as_it_is(command: list[str]) -> list[str]:
+    return command
+
+
 class AgentProcess:
-    def __init__(self, valkey: "redis.Redis", folder: Path, name: str = "gpu01") -> None:
+    """`broker_url` belongs to `valkey`; `inside` turns a command into one that runs elsewhere, in a namespace."""
+
+    def __init__(
+        self,
+        valkey: "redis.Redis",
+        folder: Path,
+        name: str = "gpu01",
+        broker_url: str = settings.REDIS_URL,
+        inside: Callable[[list[str]], list[str]] = as_it_is,
+    ) -> None:
         self.valkey, self.folder, self.name = valkey, folder, name
+        self.broker_url, self.inside = broker_url, inside
         self.state_dir = folder / "state"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -43,9 +57,10 @@ class AgentProcess:
         """Returns when its first report is there."""
         self.valkey.delete(CONSOLE_QUEUE)
         command = agent_command("--name", self.name, "--state-dir", str(self.state_dir), "--simulate-gpus", "2")
+        environment = agent_environment(REDIS_URL=self.broker_url, **variables)
         with (self.folder / "agent.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *arguments], env=agent_environment(**variables), stdout=log, stderr=log
+                self.inside([*command, *arguments]), env=environment, stdout=log, stderr=log
             )
         wait_until(lambda: self.reports() or not self._runs(), "for the first report")
         assert self._runs(), self.log()
@@ -78,7 +93,8 @@ class AgentProcess:
     # What it is asked
 
     def ask(self, task: str, *arguments: Any) -> Any:
-        return app.send_task(task, args=arguments, queue=f"host.{self.name}")
+        with app.connection_for_write(url=self.broker_url) as connection:
+            return app.send_task(task, args=arguments, queue=f"host.{self.name}", connection=connection)
 
     def launch(self, spec: LaunchSpec) -> None:
         self.ask("agent.launch", spec)
@@ -94,9 +110,10 @@ class AgentProcess:
     # What it says
 
     def reports(self) -> list[HostReport]:
-        """Newest first."""
-        messages: Any = self.valkey.lrange(CONSOLE_QUEUE, 0, 20)
-        return [json.loads(base64.b64decode(json.loads(message)["body"]))[0][0] for message in messages]
+        """Of this host, newest first."""
+        messages: Any = self.valkey.lrange(CONSOLE_QUEUE, 0, 60)
+        reports = [json.loads(base64.b64decode(json.loads(message)["body"]))[0][0] for message in messages]
+        return [report for report in reports if report["host"] == self.name]
 
     def next_report(self) -> HostReport:
         """One that was made after this call."""
