@@ -137,6 +137,15 @@ class RunningDemo:
     def post(self, path: str, body: Any = None) -> httpx.Response:
         return httpx.post(f"{self.url}{path}", json=body, headers=self._token(), timeout=30)
 
+    def delete(self, path: str) -> httpx.Response:
+        return httpx.delete(f"{self.url}{path}", headers=self._token(), timeout=30)
+
+    def broker_url(self) -> str:
+        """What an agent on another machine would be given."""
+        folder = self.data_dir / "valkey"
+        password, port = (folder / "valkey.password").read_text(), (folder / "port").read_text()
+        return f"redis://:{password}@127.0.0.1:{port}/0"
+
     def _token(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.demo['api_token']}"}
 

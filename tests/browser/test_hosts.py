@@ -1,0 +1,56 @@
+"""Another machine joins: its agent is started as the pages say, and it takes servers from the form."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from console.demo.servers import LaunchedServers
+from tests.running import ROOT, RunningDemo
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def other_host(demo: RunningDemo, tmp_path: Path) -> Iterator[str]:
+    """Its name. The agent has the broker's address and nothing else of the console."""
+    state = tmp_path / "state"
+    argv = ["agent", "--name", "gpu02", "--address", "127.0.0.1", "--simulate-gpus", "2", "--state-dir", str(state)]
+    env = {**demo.env, "DATA_DIR": str(tmp_path / "data"), "REDIS_URL": demo.broker_url()}
+    with (tmp_path / "agent.log").open("wb") as log:
+        agent = subprocess.Popen(
+            [sys.executable, "manage.py", *argv, "--port-range", "30100-30199"],
+            cwd=ROOT, env=env, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield "gpu02"
+    finally:
+        agent.terminate()
+        agent.wait(20)
+        LaunchedServers(state).end()
+
+
+def test_another_host_joins_and_runs_a_server_added_by_the_form(page: Page, demo: RunningDemo, other_host: str) -> None:
+    page.goto("/hosts/")
+    expect(page.get_by_role("link", name=other_host, exact=True)).to_be_visible(timeout=30_000)
+
+    page.goto(f"/deployments/{demo.demo['deployment']}/servers/new/?role=plain")
+    page.get_by_label("Host").select_option(other_host)
+    expect(page.get_by_text(f"GPUs of {other_host}")).to_be_visible()
+    page.get_by_label("Name").fill("visitor")
+    boxes = page.locator("[name=gpu_indexes]")
+    expect(boxes).to_have_count(2)
+    boxes.first.set_checked(True, force=True)
+    expect(page.locator("#preview")).to_contain_text("CUDA_VISIBLE_DEVICES=0")
+    page.get_by_role("button", name="Add and start").click()
+
+    card = page.locator(".track[data-role=plain] .server", has_text="visitor")
+    expect(card).to_have_attribute("data-state", "ready", timeout=60_000)
+    card.locator("[data-act=stop]").click()
+    page.locator("#ask").get_by_role("button", name="Stop").click()
+    expect(card).to_have_attribute("data-state", "stopped", timeout=60_000)
+    assert demo.delete(f"/api/servers/{demo.servers()['visitor']['id']}").status_code == 200
+    expect(card).to_have_count(0)

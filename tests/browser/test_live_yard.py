@@ -1,0 +1,81 @@
+"""The yard as it lives: three columns, cards, numbers and charts that move with the traffic over a socket."""
+
+import json
+
+import pytest
+from playwright.sync_api import Page, WebSocket, expect
+
+from tests.running import RunningDemo, wait_for
+
+pytestmark = pytest.mark.browser
+
+
+def picture(page: Page, chart: str) -> str:
+    """What is drawn in the chart now."""
+    drawn: str = page.locator(f"[data-chart={chart}] canvas").evaluate("canvas => canvas.toDataURL()")
+    return drawn
+
+
+def numbers(page: Page) -> list[str]:
+    return page.locator("[data-number] dd").all_inner_texts()
+
+
+def test_there_are_three_columns_with_a_card_for_each_server(yard: Page) -> None:
+    expect(yard.locator(".track h2")).to_have_text(["Prefill", "Decode", "Plain"])
+    expect(yard.locator(".track[data-role=prefill] .server")).to_have_count(2)
+    expect(yard.locator(".track[data-role=decode] .server")).to_have_count(2)
+    expect(yard.locator(".track[data-role=plain] .server")).to_have_count(0)
+    expect(yard.locator(".server[data-state=ready]")).to_have_count(4)
+
+
+def test_the_numbers_change_with_the_traffic(yard: Page) -> None:
+    wait_for(lambda: "–" not in numbers(yard)[:5], what="every number has a value")
+    before = numbers(yard)
+    wait_for(lambda: numbers(yard) != before, what="a number changes")
+
+
+@pytest.mark.parametrize("chart", ["ttft", "gaps"])
+def test_the_charts_are_drawn_anew_while_one_looks(yard: Page, chart: str) -> None:
+    expect(yard.locator(f"[data-chart={chart}] .chart-none")).to_be_hidden()
+    seen: set[str] = set()
+
+    def five_pictures() -> bool:
+        seen.add(picture(yard, chart))
+        return len(seen) >= 5
+
+    wait_for(five_pictures, what="five different pictures")
+
+
+def test_a_dot_appears_for_a_request_of_ones_own(yard: Page, demo: RunningDemo) -> None:
+    answer = demo.ask(max_tokens=8, stream=True)
+    assert answer.status_code == 200
+    row = yard.locator("#latest tr", has_text=answer.headers["x-request-id"])
+    expect(row).to_be_visible()
+    expect(row.locator("[data-f=outcome]")).to_have_text("ok")
+    expect(row.locator("[data-f=completion_tokens]")).to_have_text("8")
+
+
+def test_frames_come_several_times_a_second_numbered_without_a_gap(page: Page, demo: RunningDemo) -> None:
+    messages: list[dict[str, object]] = []
+
+    def listen(socket: WebSocket) -> None:
+        socket.on("framereceived", lambda payload: messages.append(json.loads(payload)))
+
+    page.on("websocket", listen)
+    page.goto(f"/deployments/{demo.demo['deployment']}/")
+    page.locator("#link[data-link=live]").wait_for()
+    first_count = len(messages)
+    page.wait_for_timeout(5000)
+    frames = [message for message in messages if message["type"] == "events"]
+    assert messages[0]["type"] == "snapshot"
+    assert len(messages) - first_count > 10
+    numbered = [message["seq"] for message in [messages[0], *frames]]
+    assert numbered == list(range(int(str(numbered[0])), int(str(numbered[0])) + len(numbered)))
+    assert any(frame["events"] for frame in frames)
+
+
+def test_the_socket_is_the_only_thing_that_an_open_page_asks_for(yard: Page) -> None:
+    asked: list[str] = []
+    yard.on("request", lambda request: asked.append(request.url))
+    yard.wait_for_timeout(3000)
+    assert asked == []
