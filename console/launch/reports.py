@@ -172,7 +172,7 @@ def _kept(server: Server, seen: ServerObservation | None, sent_at: float) -> dic
     }
     fields: dict[str, Any] = {"observed": observed}
     if seen["sample"] is not None and server.role == ServerRole.DECODE and server.state == ServerState.READY:
-        fields["kv_watch"] = _watched(server, seen["sample"])
+        fields["kv_watch"] = _watched(server, seen["sample"], sent_at)
     return fields
 
 
@@ -210,11 +210,11 @@ def _tokens_per_s(before: dict[str, Any], sample: EngineSample | None) -> float 
     return round(max(0.0, made) / max(0.001, sample["at"] - old["at"]), 1)
 
 
-def _watched(server: Server, sample: EngineSample) -> handoffs.KvWatch:
+def _watched(server: Server, sample: EngineSample, sent_at: float) -> handoffs.KvWatch:
     watch: handoffs.KvWatch = server.kv_watch
-    now = timezone.now()
     if handoffs.kv_arrived(watch, sample):
-        return handoffs.fresh(sample, now.timestamp())
+        # When the counters were read, by our clock: the host's own may be wrong, its differences are right.
+        return handoffs.fresh(sample, timezone.now().timestamp() - max(0.0, sent_at - sample["at"]))
     if sample["local_compute_tokens"] == watch["local"]:
         return watch
     return handoffs.judge(watch, sample, _split_traffic(server, watch["since"]))

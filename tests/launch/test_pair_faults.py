@@ -7,6 +7,7 @@ import httpx
 from console.fleet import actions, cards
 from console.fleet.models import Pair, Server
 from console.fleet.states import PairState, ServerState
+from console.launch import canary, pairs
 from tests.factories import OPERATOR
 from tests.launch.running import (
     Installation,
@@ -27,6 +28,11 @@ def set_faults(server: Server, **faults: Any) -> None:
     fresh = Server.objects.with_names().get(pk=server.pk)
     headers = {"Authorization": f"Bearer {fresh.deployment.server_api_key}"}
     httpx.post(f"{fresh.url}/simulator/faults", json=faults, headers=headers, trust_env=False).raise_for_status()
+
+
+def external_tokens(server: Server) -> float:
+    with canary.Engine(pairs.target_of(Server.objects.with_names().get(pk=server.pk))) as engine:
+        return engine.sample()["external_kv_tokens"]
 
 
 def degradations(server: Server) -> dict[str, str]:
@@ -64,6 +70,8 @@ def test_a_pair_whose_kv_does_not_travel_gets_no_traffic_until_it_does(running: 
 def test_kv_that_stops_travelling_is_noticed_within_twenty_requests(running: Installation) -> None:
     _, decode = start_pair(running, SIMULATOR_CONTROL="1")
     wait_for(lambda: complete(running, decode).status_code == 200, "the router to have heard of it")
+    came = external_tokens(decode)
+    wait_for(lambda: Server.objects.get(pk=decode.pk).kv_watch.get("external") == came, "the console to know of it")
     set_faults(decode, drop_kv=True)
     for _ in range(20):
         assert complete(running, decode).status_code == 200
