@@ -14,7 +14,7 @@ import orjson
 
 from . import bodies, messages, responses
 from .arguments import Arguments
-from .bodies import Refused, ServerFacts, Wanted
+from .bodies import Invalid, Refused, ServerFacts, Wanted
 from .contracts import EngineLike
 from .exchange import DEAD, Exchange
 from .faults import BadFaults, Faults
@@ -362,7 +362,9 @@ class App:
                 return
             answer_id = prefix + (request.headers.get("x-request-id") or uuid4().hex[:16])
             details = self._arguments.prompt_tokens_details
-            self._begin(reply, wanted, shape(answer_id, wanted, reply.faults, details))
+            look = shape(answer_id, wanted, reply.faults, details)
+            look.block_size = self._arguments.block_size
+            self._begin(reply, wanted, look)
 
         return handler
 
@@ -388,7 +390,7 @@ class App:
         if isinstance(kv, dict) and kv.get("do_remote_prefill"):
             self._engine.release(kv)
         told = {"type": "error", "error": {"type": refusal.kind, "message": str(refusal)}}
-        reply.json(refusal.code, told if anthropic else refusal.as_json())
+        reply.json(refusal.code, told if anthropic and not isinstance(refusal, Invalid) else refusal.as_json())
 
     # --- tasks
 

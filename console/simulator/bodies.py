@@ -8,17 +8,25 @@ from zlib import crc32
 
 import orjson
 
-from .text import json_for_schema, tokenize
+from .text import EOS_TOKEN_ID, json_for_schema, tokenize
 from .wire import HttpRequest
 
 Body = dict[str, Any]
 
 
 class Refused(Exception):
-    """A request that gets an error answer."""
+    """A request that gets an error answer. vLLM adds the parameter, and its value where it knows it, to the message."""
 
-    def __init__(self, message: str, kind: str = "BadRequestError", param: str | None = None, code: int = 400) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+        code: int = 400,
+        value: object = None,
+    ) -> None:
+        shown = f", value={value}" if value is not None else ""
+        super().__init__(f"{message} (parameter={param}{shown})" if param and code == 400 else message)
         self.kind = kind
         self.param = param
         self.code = code
@@ -31,9 +39,18 @@ def error_json(message: str, kind: str, param: str | None, code: int) -> dict[st
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def invalid(where: str, what: str) -> Refused:
-    """What vLLM answers when a body does not fit its model."""
-    return Refused(f"1 validation error:\n  {where}: {what}", "Bad Request")
+class Invalid(Refused):
+    """A body that does not fit the API's model, in the words of vLLM's validation."""
+
+    def __init__(self, where: str, what: str, kind: str, value: object) -> None:
+        shown = f"<dict of {len(value)} items>" if isinstance(value, dict) else str(value)
+        error = {"type": kind, "loc": f"body.{where}" if where else "body", "msg": what, "input": shown}
+        super().__init__(f"1 validation error:\n  {error}", "Bad Request")
+        self.param = error["loc"]
+
+
+def missing(where: str, body: Body) -> Invalid:
+    return Invalid(where, "Field required", "missing", body)
 
 
 @dataclass(frozen=True)
@@ -86,23 +103,23 @@ def parse_json(request: HttpRequest) -> Body:
     try:
         body = orjson.loads(request.body)
     except ValueError as error:
-        raise invalid("body", f"JSON decode error ({error})") from error
+        raise Invalid("", "JSON decode error", "json_invalid", {}) from error
     if not isinstance(body, dict):
-        raise invalid("body", "Input should be a valid dictionary or object")
+        raise Invalid("", "Input should be a valid dictionary or object to extract fields from", "dict_type", body)
     return body
 
 
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "model": ((str,), "Input should be a valid string"),
-    "max_tokens": ((int,), "Input should be a valid integer"),
-    "max_completion_tokens": ((int,), "Input should be a valid integer"),
-    "max_output_tokens": ((int,), "Input should be a valid integer"),
-    "min_tokens": ((int,), "Input should be a valid integer"),
-    "n": ((int,), "Input should be a valid integer"),
-    "seed": ((int,), "Input should be a valid integer"),
-    "stream": ((bool,), "Input should be a valid boolean"),
-    "echo": ((bool,), "Input should be a valid boolean"),
-    "temperature": ((int, float), "Input should be a valid number"),
+    "max_tokens": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
+    "max_completion_tokens": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
+    "max_output_tokens": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
+    "min_tokens": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
+    "n": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
+    "seed": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
+    "stream": ((bool,), "Input should be a valid boolean, unable to interpret input"),
+    "echo": ((bool,), "Input should be a valid boolean, unable to interpret input"),
+    "temperature": ((int, float), "Input should be a valid number, unable to parse string as a number"),
     "messages": ((list,), "Input should be a valid list"),
     "tools": ((list,), "Input should be a valid list"),
     "stop_token_ids": ((list,), "Input should be a valid list"),
@@ -119,7 +136,8 @@ def check_types(body: Body) -> None:
         if value is None:
             continue
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise invalid(name, sentence)
+            kind = f"{kinds[0].__name__}_{'parsing' if kinds[0] in (int, bool, float) else 'type'}"
+            raise Invalid(name, sentence, kind.replace("str_", "string_"), value)
 
 
 def common(body: Body, facts: ServerFacts) -> None:
@@ -129,11 +147,11 @@ def common(body: Body, facts: ServerFacts) -> None:
     if model and model not in facts.names:
         raise Refused(f"The model `{model}` does not exist.", "NotFoundError", "model", 404)
     temperature = body.get("temperature")
-    if temperature is not None and temperature < 0:
-        raise Refused(f"temperature must be non-negative, got {temperature}.", param="temperature")
-    if temperature is not None and temperature > 2:
-        raise Refused(f"temperature must be in [0, 2], got {temperature}.", param="temperature")
-    n = body.get("n") or 1
+    if temperature is not None and not 0 <= temperature <= 2:
+        value = float(temperature)
+        rule = "non-negative" if value < 0 else "in [0, 2]"
+        raise Refused(f"temperature must be {rule}, got {value}.", param="temperature", value=value)
+    n = 1 if body.get("n") is None else body["n"]
     if n < 1:
         raise Refused(f"n must be at least 1, got {n}.")
     if n > 1 and temperature == 0:
@@ -146,12 +164,13 @@ def limits(limit: int | None, prompt_tokens: int, min_tokens: int, facts: Server
     """The most tokens to generate. Raises Refused."""
     room = facts.max_model_len - prompt_tokens
     if limit is not None and limit < 1:
-        raise Refused(f"max_tokens must be at least 1, got {limit}.", param="max_tokens")
+        raise Refused(f"max_tokens must be at least 1, got {limit}.", param="max_tokens", value=limit)
     if limit is not None and limit > facts.max_model_len:
         raise Refused(
             f"max_tokens={limit} cannot be greater than max_model_len={facts.max_model_len}. "
             "Please request fewer output tokens.",
             param="max_tokens",
+            value=limit,
         )
     wanted = limit or 0
     if room < max(wanted, 1):
@@ -161,6 +180,7 @@ def limits(limit: int | None, prompt_tokens: int, min_tokens: int, facts: Server
             f"{prompt_tokens + wanted} tokens. Please reduce the length of the input prompt or the number of "
             "requested output tokens.",
             param="input_tokens",
+            value=prompt_tokens,
         )
     most = limit if limit is not None else room
     if min_tokens < 0:
@@ -191,7 +211,9 @@ def completion(body: Body, facts: ServerFacts) -> Wanted:
 
 def _prompts(body: Body) -> tuple[list[str], list[list[int]]]:
     prompt = body.get("prompt")
-    if prompt is None or prompt in ("", []):
+    if prompt == []:
+        raise Refused("You must pass at least one prompt")
+    if prompt is None or prompt == "":
         raise Refused("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
     if isinstance(prompt, str):
         return [prompt], [tokenize(prompt)]
@@ -201,7 +223,7 @@ def _prompts(body: Body) -> tuple[list[str], list[list[int]]]:
         return [""], [list(prompt)]
     if isinstance(prompt, list) and all(isinstance(item, list) and all(map(_is_token, item)) for item in prompt):
         return ["" for _ in prompt], [list(item) for item in prompt]
-    raise invalid("prompt", "Input should be a valid string")
+    raise Invalid("prompt", "Input should be a valid string", "string_type", prompt)
 
 
 def _is_token(item: object) -> bool:
@@ -212,11 +234,9 @@ def chat(body: Body, facts: ServerFacts) -> Wanted:
     common(body, facts)
     messages = body.get("messages")
     if messages is None:
-        raise invalid("messages", "Field required")
-    if not messages:
-        raise Refused("messages must not be empty.", param="messages")
+        raise missing("messages", body)
     tool_name, named = forced_tool(body, facts)
-    text = render(messages, body.get("tools"), bool(body.get("add_generation_prompt", True)))
+    text = render(body, facts)
     limit = body.get("max_completion_tokens")
     limit = body.get("max_tokens") if limit is None else limit
     logprobs = (body.get("top_logprobs") or 0) if body.get("logprobs") else None
@@ -233,19 +253,23 @@ def chat(body: Body, facts: ServerFacts) -> Wanted:
     )
 
 
-def render(messages: list[Any], tools: object, generation_prompt: bool) -> str:
+def render(body: Body, facts: ServerFacts) -> str:
     """The chat template of the simulated model. Raises Refused."""
+    messages, tools = body["messages"], body.get("tools")
+    generation_prompt = bool(body.get("add_generation_prompt", True))
+    if not messages:
+        raise Refused("Cannot apply chat template to an empty conversation. Provide at least one message.")
     parts = []
     if tools:
         parts.append(f"<|tools|>{orjson.dumps(tools).decode()}\n")
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise invalid("messages", "Field required: role")
-        parts.append(f"<|{message['role']}|>{_content(message)}\n")
+            raise missing("messages.0.role", message if isinstance(message, dict) else {})
+        parts.append(f"<|{message['role']}|>{_content(message, facts)}\n")
     return "".join(parts) + ("<|assistant|>" if generation_prompt else "")
 
 
-def _content(message: Body) -> str:
+def _content(message: Body, facts: ServerFacts) -> str:
     content = message.get("content")
     calls = orjson.dumps(message["tool_calls"]).decode() if message.get("tool_calls") else ""
     if content is None:
@@ -253,22 +277,21 @@ def _content(message: Body) -> str:
     if isinstance(content, str):
         return content + calls
     if not isinstance(content, list):
-        raise invalid("messages.content", "Input should be a valid string or list")
-    return "\n".join(_part(part) for part in content) + calls
+        raise Invalid("messages.0.content", "Input should be a valid string", "string_type", content)
+    return "\n".join(_part(part, facts) for part in content) + calls
 
 
-def _part(part: object) -> str:
+def _part(part: object, facts: ServerFacts) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
-        raise invalid("messages.content", "Input should be a valid dictionary")
+        raise Invalid("messages.0.content", "Input should be a valid dictionary", "dict_type", part)
     kind = part.get("type", "text")
     if kind in ("text", "input_text", "output_text", "refusal", "thinking"):
         return str(part.get("text", ""))
     if kind in ("tool_use", "tool_result"):
         return orjson.dumps(part).decode()
-    modality = "image" if "image" in str(kind) else str(kind).split("_")[0]
-    raise Refused(f"At most 0 {modality}(s) may be provided in one prompt.")
+    raise Refused(f"{facts.names[0]} is not a multimodal model")
 
 
 def forced_tool(body: Body, facts: ServerFacts) -> tuple[str | None, bool]:
@@ -276,7 +299,7 @@ def forced_tool(body: Body, facts: ServerFacts) -> tuple[str | None, bool]:
     tools, choice = body.get("tools"), body.get("tool_choice")
     if not tools:
         if choice not in (None, "none"):
-            raise Refused("When using `tool_choice`, `tools` must be set.")
+            raise Refused("When using `tool_choice`, `tools` must be set.", param="tool_choice")
         return None, False
     choice = "auto" if choice is None else choice
     names = [tool.get("function", tool).get("name") for tool in tools if isinstance(tool, dict)]
@@ -288,11 +311,13 @@ def forced_tool(body: Body, facts: ServerFacts) -> tuple[str | None, bool]:
         return None, False
     named = isinstance(choice, dict)
     name = choice.get("function", choice).get("name") if isinstance(choice, dict) else names[0]
+    if name not in names:
+        raise Refused(
+            "The tool specified in `tool_choice` does not match any of the specified `tools`", param="tool_choice"
+        )
     if not facts.tool_parser:
         shown = f'function "{name}"' if named else f'"{choice}"'
         raise Refused(f"tool_choice={shown} requires --tool-call-parser to be set")
-    if name not in names:
-        raise Refused(f"Tool {name} has not been passed in `tools`.")
     return str(name), named
 
 
@@ -345,16 +370,16 @@ def _wanted(
 
 
 def _natural_tokens(body: Body, facts: ServerFacts, limit: int | None, min_tokens: int) -> int | None:
-    bias = body.get("logit_bias") or {}
-    if isinstance(bias, dict) and bias.get("2", 0) >= 100 and not body.get("ignore_eos"):
-        return max(1, min_tokens)
     if limit is not None or body.get("ignore_eos") or not facts.answer_tokens:
         return None
     return max(facts.answer_tokens, min_tokens)
 
 
 def _forced_text(body: Body, tool_name: str | None) -> str | None:
-    """The text that a grammar leaves no choice about."""
+    """The text that a grammar, or a strong bias towards the end, leaves no choice about."""
+    bias = body.get("logit_bias") or {}
+    if isinstance(bias, dict) and bias.get(str(EOS_TOKEN_ID), 0) >= 100 and not body.get("ignore_eos"):
+        return ""
     if tool_name is not None:
         for tool in body["tools"]:
             function = tool.get("function", tool)
@@ -381,7 +406,7 @@ def embeddings(body: Body, facts: ServerFacts) -> dict[str, Any]:
     texts = body.get("input")
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts:
-        raise invalid("input", "Field required")
+        raise missing("input", body)
     seeds = [crc32(str(text).encode()) for text in texts]
     data = [
         {"index": index, "object": "embedding", "embedding": [((seed >> (4 * i)) & 15) / 16 for i in range(8)]}

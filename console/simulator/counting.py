@@ -90,7 +90,7 @@ class StatsLog:
         tokens = (engine.metrics.prompt_tokens.value, engine.metrics.generation_tokens.value)
         rates = [(new - old) / engine.config.log_interval_s for new, old in zip(tokens, self._logged, strict=True)]
         self._logged = tokens
-        engine.log.info(API, "loggers.py:271", stats_text(engine, rates[0], rates[1]))
+        engine.log.info(API, "loggers.py:320", stats_text(engine, rates[0], rates[1]))
         if any(rates) or engine.unfinished:
             self.watch()
 

@@ -17,7 +17,7 @@ from .handoff import EngineFatal, HandOff, Message, TransferFailed
 from .kv import BlockPool
 from .lending import Lender
 from .loading import Loader
-from .loglines import ENGINE, Log
+from .loglines import ENGINE, Line, Log
 from .metrics import EngineMetrics
 from .steps import Scheduler, Sequence, Step
 from .text import block_hashes, tokens_seed
@@ -77,6 +77,7 @@ class Engine:
                 "block_size": str(identity.block_size),
                 "cache_dtype": "auto",
                 "enable_prefix_caching": str(self.config.prefix_caching),
+                "kv_cache_max_concurrency": str(self.pool.count * identity.block_size / self.config.max_model_len),
                 "kv_cache_size_tokens": str(self.pool.count * identity.block_size),
                 "num_gpu_blocks": str(self.pool.count),
             }
@@ -337,11 +338,18 @@ class Engine:
     def _fail_load(self, live: _Live, why: str) -> None:
         sequence = live.sequence
         self.log.error(ENGINE, "base_worker.py:2210", why)
+        affected = sequence.prompt_tokens - sequence.cached_tokens
         if self.config.recompute:
+            text = f"Recovered from KV load failure: 1 request(s) rescheduled ({affected} tokens affected)."
+            self.log.write(Line(ENGINE, "scheduler.py:3349", text, "WARNING"))
             self.scheduler.arrived(sequence, sequence.cached_tokens)
             self._wake.set()
             return
-        self.log.error(ENGINE, "scheduler.py:2120", f"Failing request {sequence.request_id}: KV load failure")
+        text = (
+            f"Failing 1 request(s) due to KV load failure (failure_policy=fail, {affected} tokens affected). "
+            f"Request IDs: {{'{sequence.request_id}'}}"
+        )
+        self.log.error(ENGINE, "scheduler.py:3340", text)
         self.metrics.finished["error"].add()
         self._drop(live)
         live.sink(Output(0, 0, "error", 0, None))

@@ -72,7 +72,8 @@ class FaultyReply(Reply):
         self._deeds.put_nowait(_Deed("start", status, headers, length))
 
     def write(self, data: bytes) -> None:
-        self._deeds.put_nowait(_Deed("write", data=data))
+        if data:
+            self._deeds.put_nowait(_Deed("write", data=data))
 
     def finish(self) -> None:
         self._deeds.put_nowait(_Deed("finish"))

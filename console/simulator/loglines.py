@@ -114,15 +114,15 @@ def banner(facts: StartFacts) -> list[Line]:
            f"  █▄█▀ █     █     █     █  model   {facts.model}", "   ▀▀  ▀▀▀▀▀ ▀▀▀▀▀ ▀     ▀", ""]  # fmt: skip
     shown = {name: value for name, value in facts.given.items() if value is not None}
     return [
-        *(Line(API, "api_utils.py:286", text) for text in art),
-        Line(API, "api_utils.py:230", f"non-default args: {shown}"),
+        *(Line(API, "api_utils.py:347", text) for text in art),
+        Line(API, "api_utils.py:286", f"non-default args: {shown}"),
     ]
 
 
 def config(facts: StartFacts) -> list[Line]:
     lines = [
-        Line(API, "model.py:631", "Resolved architecture: LlamaForCausalLM"),
-        Line(API, "model.py:1982", f"Using max model len {facts.max_model_len}"),
+        Line(API, "model.py:699", "Resolved architecture: LlamaForCausalLM"),
+        Line(API, "model.py:2109", f"Using max model len {facts.max_model_len}"),
     ]
     if facts.kv_both:
         text = (
@@ -131,7 +131,7 @@ def config(facts: StartFacts) -> list[Line]:
         )
         lines.append(Line(API, "kv_transfer.py:117", text, "WARNING"))
     if facts.connector:
-        lines.append(Line(API, "nixl_utils.py:20", "NIXL is available"))
+        lines.append(Line(API, "nixl_utils.py:72", "NIXL is available"))
     return lines
 
 
@@ -140,16 +140,20 @@ def engine(facts: StartFacts) -> list[Line]:
         f"Initializing a V1 LLM engine (v{VERSION}) with config: model='{facts.model}', speculative_config=None, "
         f"dtype=torch.{facts.dtype}, max_seq_len={facts.max_model_len}, tensor_parallel_size={facts.tensor_parallel}"
     )
-    lines = [Line(ENGINE, "nixl_utils.py:20", "NIXL is available")] if facts.connector else []
-    return [*lines, Line(ENGINE, "core.py:104", text)]
+    lines = [Line(ENGINE, "nixl_utils.py:72", "NIXL is available")] if facts.connector else []
+    return [*lines, Line(ENGINE, "core.py:129", text)]
 
 
 def weights(facts: StartFacts, seconds: float) -> list[Line]:
     bar = "Loading safetensors checkpoint shards:"
     return [
         Line(facts.worker, "gpu_model_runner.py:3921", f"Starting to load model {facts.model}..."),
-        Line("", "", f"\r{bar}   0% Completed | 0/1 [00:00<?, ?it/s]\r{bar} 100% Completed | 1/1 [00:00<00:00]"),
-        Line(facts.worker, "default_loader.py:308", f"Loading weights took {seconds:.2f} seconds"),
+        Line(
+            "",
+            "",
+            f"\r{bar}   0% Completed | 0/1 [00:00<?, ?it/s]\n\r{bar} 100% Completed | 1/1 [00:00<00:00, 85.51it/s]\n",
+        ),
+        Line(facts.worker, "default_loader.py:484", f"Loading weights took {seconds:.2f} seconds"),
     ]
 
 
@@ -159,7 +163,7 @@ def kv_cache(facts: StartFacts) -> list[Line]:
         f"GPU KV cache size: {facts.kv_tokens:,} tokens, Maximum concurrency for {facts.max_model_len:,} tokens "
         f"per request: {concurrency:.2f}x"
     )
-    return [Line(ENGINE, "kv_cache_utils.py:1305", text)]
+    return [Line(ENGINE, "kv_cache_utils.py:2464", text)]
 
 
 def connector(facts: StartFacts) -> list[Line]:
@@ -168,18 +172,18 @@ def connector(facts: StartFacts) -> list[Line]:
     created = f"Creating v1 connector with name: {facts.connector} and engine_id: {facts.engine_id}"
     registering = "Registering KV_Caches. use_mla: False, kv_buffer_device: cuda, use_host_buffer: False"
     return [
-        Line(facts.worker, "factory.py:64", created),
-        Line(facts.worker, "base_worker.py:512", "Initializing NIXL wrapper"),
-        Line(facts.worker, "base_worker.py:513", f"Initializing NIXL worker {facts.engine_id}"),
+        Line(facts.worker, "factory.py:62", created),
+        Line(facts.worker, "base_worker.py:550", "Initializing NIXL wrapper"),
+        Line(facts.worker, "base_worker.py:551", f"Initializing NIXL worker {facts.engine_id}"),
         nixl("_api.py:407", "Backend UCX was instantiated"),
         nixl("_api.py:285", f"Initialized NIXL agent: {facts.agent_id}"),
-        Line(facts.worker, "base_worker.py:1402", registering),
+        Line(facts.worker, "base_worker.py:1437", registering),
     ]
 
 
 def warmup(facts: StartFacts, seconds: float) -> list[Line]:
     text = f"init engine (profile, create kv cache, warmup model) took {seconds:.2f} s"
-    return [Line(ENGINE, "core.py:288", text)]
+    return [Line(ENGINE, "core.py:380", text)]
 
 
 def scheduler(facts: StartFacts) -> list[Line]:
@@ -188,17 +192,17 @@ def scheduler(facts: StartFacts) -> list[Line]:
         return []
     created = f"Creating v1 connector with name: {facts.connector} and engine_id: {facts.engine_id}"
     return [
-        Line(ENGINE, "factory.py:64", created),
-        Line(ENGINE, "base_scheduler.py:110", f"Initializing NIXL Scheduler {facts.engine_id}"),
+        Line(ENGINE, "factory.py:62", created),
+        Line(ENGINE, "base_scheduler.py:104", f"Initializing NIXL Scheduler {facts.engine_id}"),
     ]
 
 
 def ready(facts: StartFacts) -> list[Line]:
-    routes = [Line(API, "launcher.py:47", f"Route: {path}, Methods: {methods}") for path, methods in facts.routes]
+    routes = [Line(API, "launcher.py:68", f"Route: {path}, Methods: {methods}") for path, methods in facts.routes]
     return [
-        Line(API, "api_server.py:1346", f"Supported tasks: {facts.tasks}"),
-        Line(API, "api_server.py:1351", f"Starting vLLM server on {facts.url}"),
-        Line(API, "launcher.py:38", "Available routes are:"),
+        Line(API, "entry.py:132", f"Supported tasks: {facts.tasks}"),
+        Line(API, "entry.py:136", f"Starting vLLM server on {facts.url}"),
+        Line(API, "launcher.py:60", "Available routes are:"),
         *routes,
         Line("", "", f"INFO:     Started server process [{os.getpid()}]"),
         Line("", "", "INFO:     Waiting for application startup."),

@@ -8,7 +8,7 @@ from uuid import uuid4
 import orjson
 
 from . import bodies
-from .bodies import Body, Refused, ServerFacts, Wanted, invalid
+from .bodies import Body, Invalid, Refused, ServerFacts, Wanted, missing
 from .choice import Choice
 from .faults import Faults
 from .shapes import Shape
@@ -18,11 +18,14 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 
 def read(body: Body, facts: ServerFacts) -> Wanted:
     """Raises Refused."""
-    if body.get("max_tokens") is None:
-        raise invalid("max_tokens", "Field required")
-    messages = body.get("messages")
+    for name in ("model", "messages", "max_tokens"):
+        if body.get(name) is None:
+            raise missing(name, body)
+    if body["max_tokens"] == 0:
+        raise Invalid("max_tokens", "Value error, max_tokens must be positive", "value_error", 0)
+    messages = body["messages"]
     if not isinstance(messages, list):
-        raise invalid("messages", "Input should be a valid list")
+        raise Invalid("messages", "Input should be a valid list", "list_type", messages)
     system = body.get("system")
     as_chat: Body = {
         **body,
@@ -109,7 +112,8 @@ class MessagesShape(Shape):
         _, text = choices[0].take_text()
         reason, sequence = _stop(choices[0])
         message = self._message([self._block(text)], reason, sequence, self._usage(choices))
-        return message | {"kv_transfer_params": self.hand_off(choices)} | self.faults.extra
+        message["kv_transfer_params"] = self.hand_off(choices)
+        return {name: value for name, value in message.items() if value is not None} | self.faults.extra
 
     def _block(self, text: str, empty: bool = False) -> dict[str, Any]:
         if not self.wanted.tool_name:
@@ -138,7 +142,10 @@ class MessagesShape(Shape):
         usage = self.usage(choices)
         shown = {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        return shown if cached is None else shown | {"cache_read_input_tokens": cached}
+        if cached is None:
+            return shown
+        cacheable = usage["prompt_tokens"] // self.block_size * self.block_size
+        return shown | {"cache_creation_input_tokens": max(0, cacheable - cached), "cache_read_input_tokens": cached}
 
 
 def _stop(choice: Choice) -> tuple[str, str | None]:

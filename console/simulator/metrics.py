@@ -189,6 +189,8 @@ class EngineMetrics:
         self.prefix_hits = self._counter("prefix_cache_hits", f"Prefix cache hits, {tokens}")
         self.external_queries = self._counter("external_prefix_cache_queries", f"External cache queries, {tokens}")
         self.external_hits = self._counter("external_prefix_cache_hits", f"External cache hits, {tokens}")
+        self._counter("mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.")
+        self._counter("mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.")
         self.preemptions = self._counter("num_preemptions", "Cumulative number of preemption from the engine.")
         self.prompt_tokens = self._counter("prompt_tokens", "Number of prefill tokens processed.")
         about = "Number of prompt tokens by source."

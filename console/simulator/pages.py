@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from . import bodies, messages
 from .arguments import Arguments
-from .bodies import Refused, ServerFacts
+from .bodies import Invalid, Refused, ServerFacts, missing
 from .loglines import VERSION
 from .text import Detokenizer, tokenize
 from .wire import HttpRequest, Reply
@@ -30,7 +30,7 @@ class Pages:
             "/version": {"GET": lambda _, reply: reply.json(200, {"version": VERSION})},
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
-            "/kv_event_sources": {"GET": lambda _, reply: reply.json(200, [])},
+            "/kv_event_sources": {"GET": lambda _, reply: reply.json(200, {})},
             "/docs": {"GET": self._docs},
             "/redoc": {"GET": self._docs},
         }
@@ -85,11 +85,11 @@ class Pages:
         def answer() -> dict[str, Any]:
             body = bodies.parse_json(request)
             if "messages" in body:
-                text = bodies.render(body["messages"], body.get("tools"), bool(body.get("add_generation_prompt", True)))
+                text = bodies.render(body, self._facts)
             elif isinstance(body.get("prompt"), str):
                 text = body["prompt"]
             else:
-                raise bodies.invalid("prompt", "Field required")
+                raise missing("prompt", body)
             strings = self._detokenizer.remember(text)
             return {
                 "count": len(strings),
@@ -104,7 +104,7 @@ class Pages:
         def answer() -> dict[str, Any]:
             tokens = bodies.parse_json(request).get("tokens")
             if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-                raise bodies.invalid("tokens", "Input should be a valid list")
+                raise Invalid("tokens", "Input should be a valid list", "list_type", tokens)
             return {"prompt": self._detokenizer.text(tokens)}
 
         self._answer_or_refuse(reply, answer)
@@ -112,7 +112,8 @@ class Pages:
     def _count_tokens(self, request: HttpRequest, reply: Reply) -> None:
         def answer() -> dict[str, Any]:
             body = bodies.parse_json(request)
-            return {"input_tokens": len(messages.read({"max_tokens": 1} | body, self._facts).prompts[0])}
+            count = len(messages.read({"max_tokens": 1} | body, self._facts).prompts[0])
+            return {"input_tokens": count, "context_management": {"original_input_tokens": count}}
 
         self._answer_or_refuse(reply, answer)
 

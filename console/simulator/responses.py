@@ -8,7 +8,7 @@ from uuid import uuid4
 import orjson
 
 from . import bodies
-from .bodies import Body, ServerFacts, Wanted, invalid
+from .bodies import Body, Invalid, ServerFacts, Wanted, missing
 from .choice import Choice
 from .faults import Faults
 from .shapes import Shape
@@ -18,14 +18,14 @@ def read(body: Body, facts: ServerFacts) -> Wanted:
     """Raises Refused."""
     content = body.get("input")
     if content is None:
-        raise invalid("input", "Field required")
+        raise missing("input", body)
     messages: list[Any] = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     if isinstance(content, str):
         messages.append({"role": "user", "content": content})
     elif isinstance(content, list):
         messages += [_message(item) for item in content]
     else:
-        raise invalid("input", "Input should be a valid string or list")
+        raise Invalid("input", "Input should be a valid string", "string_type", content)
     limit = body.get("max_output_tokens")
     as_chat = {**body, "messages": messages, "max_tokens": limit}
     text = body.get("text") or {}
@@ -95,7 +95,8 @@ class ResponsesShape(Shape):
             events.append(self._part_event("response.output_text.done", text=text, logprobs=[]))
             events.append(self._part_event("response.content_part.done", part=part))
         item = self._item("completed", text)
-        events.append(self._event("response.output_item.done", output_index=0, item=item))
+        done = item if self.wanted.tool_name else item | {"summary": []}
+        events.append(self._event("response.output_item.done", output_index=0, item=done))
         # The event's name says "completed" also when the response's status is "incomplete", as vLLM's does.
         response = self._response(_status(choices), [item], choices)
         events.append(self._event("response.completed", response=response))
@@ -117,7 +118,8 @@ class ResponsesShape(Shape):
             }
         part: dict[str, Any] = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
         content = [part] if status == "completed" else []
-        return {"type": "message", "id": self._item_id, "role": "assistant", "status": status, "content": content}
+        message = {"type": "message", "id": self._item_id, "role": "assistant", "status": status}
+        return message | {"content": content, "phase": None}
 
     def _response(self, status: str, output: list[dict[str, Any]], choices: list[Choice] | None) -> dict[str, Any]:
         body = self.wanted.body
@@ -133,13 +135,28 @@ class ResponsesShape(Shape):
             "instructions": body.get("instructions"),
             "metadata": body.get("metadata"),
             "parallel_tool_calls": body.get("parallel_tool_calls", True),
-            "temperature": body.get("temperature", 1.0),
+            "temperature": float(body.get("temperature", 1.0)),
             "top_p": body.get("top_p", 1.0),
             "tool_choice": body.get("tool_choice", "auto"),
             "tools": body.get("tools") or [],
+            "background": False,
             "max_output_tokens": self.wanted.max_tokens,
+            "max_tool_calls": None,
+            "previous_response_id": None,
+            "prompt": None,
+            "reasoning": body.get("reasoning"),
+            "service_tier": "auto",
+            "text": body.get("text"),
+            "top_logprobs": None,
+            "truncation": "disabled",
             "usage": self._usage(choices) if choices else None,
+            "user": body.get("user"),
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
             "kv_transfer_params": self.hand_off(choices) if choices else None,
+            "ec_transfer_params": None,
+            "input_messages": None,
+            "output_messages": None,
         } | self.faults.extra
 
     def _usage(self, choices: list[Choice]) -> dict[str, Any]:
@@ -147,9 +164,19 @@ class ResponsesShape(Shape):
         details = usage.get("prompt_tokens_details") or {}
         return {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": {"cached_tokens": details.get("cached_tokens", 0)},
+            "input_tokens_details": {
+                "cached_tokens": details.get("cached_tokens", 0),
+                "cache_write_tokens": 0,
+                "input_tokens_per_turn": [],
+                "cached_tokens_per_turn": [],
+            },
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {
+                "reasoning_tokens": 0,
+                "tool_output_tokens": 0,
+                "output_tokens_per_turn": [],
+                "tool_output_tokens_per_turn": [],
+            },
             "total_tokens": usage["total_tokens"],
         }
 

@@ -13,7 +13,8 @@ import orjson
 from .bodies import Wanted
 from .choice import Choice
 from .faults import Faults
-from .text import tokenize
+from .text import WORDS, tokenize
+from .text import pieces as prompt_pieces
 
 DONE = b"data: [DONE]\n\n"
 FINGERPRINT = f"vllm-0.31.0-{crc32(b'simulated'):08x}"
@@ -30,6 +31,8 @@ class Shape:
     swallows_errors = True
 
     def __init__(self, answer_id: str, wanted: Wanted, faults: Faults, details: bool) -> None:
+        # The engine's, for what usage tells of its cache.
+        self.block_size = 16
         self.answer_id = answer_id
         self.wanted = wanted
         self.faults = faults
@@ -59,30 +62,35 @@ class Shape:
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def usage(self, choices: Iterable[Choice], in_stream: bool = False) -> dict[str, Any]:
-        wanted, faults = self.wanted, self.faults
+    def usage(self, choices: list[Choice]) -> dict[str, Any]:
+        """Of a whole answer."""
+        details = self._prompt_details(choices)
+        if details is not None:
+            details |= {"multimodal_tokens": None}
+            details.setdefault("created_cache_tokens", None)
+        counts = self._counts(choices) | {"prompt_tokens_details": details, "completion_tokens_details": None}
+        return counts | self.faults.usage
+
+    def _counts(self, choices: list[Choice]) -> dict[str, Any]:
         completion = sum(choice.tokens for choice in choices)
-        prompt = sum(len(tokens) for tokens in wanted.prompts)
-        usage: dict[str, Any] = {
-            "prompt_tokens": prompt,
-            "total_tokens": prompt + completion,
-            "completion_tokens": completion,
-        }
-        cached = faults.cached_tokens
+        prompt = sum(len(tokens) for tokens in self.wanted.prompts)
+        return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+
+    def _prompt_details(self, choices: list[Choice]) -> dict[str, Any] | None:
+        cached = self.faults.cached_tokens
         if cached is None and self.details:
             cached = max((choice.cached_tokens for choice in choices), default=0)
-        if cached is not None:
-            usage["prompt_tokens_details"] = {"cached_tokens": cached}
-        elif not in_stream:
-            usage |= {"prompt_tokens_details": None, "completion_tokens_details": None}
-        return usage | faults.usage
+        return None if cached is None else {"cached_tokens": cached}
 
     def hand_off(self, choices: list[Choice]) -> dict[str, Any] | None:
         return choices[0].hand_off if choices else None
 
     def _usage_event(self, choices: list[Choice], kind: str) -> bytes:
         head = {"id": self.answer_id, "object": kind, "created": self.created, "model": self.wanted.model}
-        usage = self.usage(choices, in_stream=True)
+        usage, details = self._counts(choices), self._prompt_details(choices)
+        if details is not None:
+            usage["prompt_tokens_details"] = details
+        usage |= self.faults.usage
         return event(head | {"choices": [], "usage": usage, "system_fingerprint": FINGERPRINT} | self.faults.extra)
 
     def _is_simple(self) -> bool:
@@ -134,7 +142,7 @@ class CompletionShape(Shape):
         if choice.finish and not self.wanted.include_usage:
             chunk["system_fingerprint"] = FINGERPRINT
         if self.wanted.continuous_usage:
-            chunk["usage"] = self.usage([choice], in_stream=True)
+            chunk["usage"] = self._counts([choice])
         return event(chunk | self.faults.extra)
 
     def _prompt_ids(self, choice: Choice) -> list[int] | None:
@@ -165,11 +173,11 @@ class CompletionShape(Shape):
         _, text = choice.take_text()
         pieces = choice.take_pieces()
         prompt = self.wanted.prompt_texts[choice.prompt] if self.wanted.echo else ""
-        local = self.wanted.body.get("prompt_logprobs") is not None
+        local = self.wanted.local_prompt
         return {
             "index": choice.index,
             "text": prompt + text,
-            "logprobs": self._logprobs(pieces),
+            "logprobs": self._logprobs(prompt_pieces(prompt) + pieces, after_prompt=bool(prompt)),
             "finish_reason": choice.finish,
             "stop_reason": choice.stop_reason,
             "token_ids": _ids(pieces) if self.wanted.return_token_ids else None,
@@ -178,19 +186,19 @@ class CompletionShape(Shape):
             "routed_experts": None,
         } | self.faults.delta_extra
 
-    def _logprobs(self, pieces: list[str]) -> dict[str, Any] | None:
+    def _logprobs(self, pieces: list[str], after_prompt: bool = False) -> dict[str, Any] | None:
+        """The first token of a prompt has no logprob."""
         if self.wanted.logprobs is None:
             return None
         offsets, position = [], 0
         for piece in pieces:
             offsets.append(position)
             position += len(piece)
-        return {
-            "text_offset": offsets,
-            "token_logprobs": [_logprob(piece) for piece in pieces],
-            "tokens": pieces,
-            "top_logprobs": [{piece: _logprob(piece)} for piece in pieces] if self.wanted.logprobs else [],
-        }
+        logprobs: list[float | None] = [_logprob(piece) for piece in pieces]
+        tops: list[dict[str, float] | None] = [dict(_likely(piece, self.wanted.logprobs)) for piece in pieces]
+        if after_prompt:
+            logprobs[0] = tops[0] = None
+        return {"text_offset": offsets, "token_logprobs": logprobs, "tokens": pieces, "top_logprobs": tops}
 
 
 class ChatShape(Shape):
@@ -203,6 +211,13 @@ class ChatShape(Shape):
         ).encode()
         self._tail = b'},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
         self._tool_ids: dict[int, str] = {}
+
+    def _prompt_details(self, choices: list[Choice]) -> dict[str, Any] | None:
+        details = super()._prompt_details(choices)
+        if details is not None:
+            cacheable = len(self.wanted.prompts[0]) // self.block_size * self.block_size
+            details["created_cache_tokens"] = max(0, cacheable - details["cached_tokens"])
+        return details
 
     def opening(self, choice: Choice) -> bytes:
         prompt_ids = self.wanted.prompts[0] if self.wanted.return_token_ids else None
@@ -223,18 +238,20 @@ class ChatShape(Shape):
     def _content_events(self, choice: Choice, text: str) -> Iterable[bytes]:
         name = self._tool_name()
         if name is None:
-            yield self._delta_event(choice, {"content": text}, last=True)
+            yield self._delta_event(choice, {"content": text} if text else {}, last=True)
             return
         if choice.index not in self._tool_ids:
             self._tool_ids[choice.index] = f"chatcmpl-tool-{uuid4().hex[:16]}"
-            function = {"name": name, "arguments": ""}
-            call = {"id": self._tool_ids[choice.index], "type": "function", "index": 0, "function": function}
-            yield self._delta_event(choice, {"tool_calls": [call]}, last=False)
+            call = {"id": self._tool_ids[choice.index], "type": "function", "index": 0, "function": {"name": name}}
+            yield self._delta_event(choice, {"content": None, "tool_calls": [call]}, last=False)
             text = self._long_arguments() or text
         elif self.faults.tool_call_bytes:
             text = ""
-        delta: dict[str, Any] = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]} if text else {}
-        yield self._delta_event(choice, delta, last=True)
+        if text:
+            delta = {"content": None, "tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+            yield self._delta_event(choice, delta, last=False)
+        if choice.finish:
+            yield self._delta_event(choice, {}, last=True)
 
     def _tool_name(self) -> str | None:
         return "simulated" if self.faults.tool_call_bytes else self.wanted.tool_name
@@ -268,7 +285,7 @@ class ChatShape(Shape):
         if entry["finish_reason"] and not self.wanted.include_usage:
             chunk["system_fingerprint"] = FINGERPRINT
         if self.wanted.continuous_usage:
-            chunk["usage"] = self.usage([] if first else [choice], in_stream=True)
+            chunk["usage"] = self._counts([] if first else [choice]) | {"completion_tokens_details": None}
         return event(chunk | self.faults.extra)
 
     def closing(self, choices: list[Choice], failed: bool) -> bytes:
@@ -319,7 +336,10 @@ class ChatShape(Shape):
             self.faults.reasoning_field: reasoning or None,
         }
         name = self._tool_name()
-        if name is not None:
+        if name is not None and choice.finish == "length" and not self.faults.tool_call_bytes:
+            # A call that the limit cut off is none: vLLM answers without it and without its text.
+            message["content"] = ""
+        elif name is not None:
             function = {"name": name, "arguments": self._long_arguments() or text}
             call = {"id": f"chatcmpl-tool-{uuid4().hex[:16]}", "type": "function", "function": function}
             message |= {"content": "", "tool_calls": [call]}
@@ -331,13 +351,23 @@ class ChatShape(Shape):
         return {"content": [self._token_logprob(piece) for piece in pieces]}
 
     def _token_logprob(self, piece: str) -> dict[str, Any]:
-        base = {"token": piece, "logprob": _logprob(piece), "bytes": list(piece.encode())}
-        return base | {"top_logprobs": [base] if self.wanted.logprobs else []}
+        def entry(token: str, logprob: float) -> dict[str, Any]:
+            return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+        tops = [entry(token, logprob) for token, logprob in _likely(piece, self.wanted.logprobs or 0)]
+        return entry(piece, _logprob(piece)) | {"top_logprobs": tops}
 
 
 def _logprob(piece: str) -> float:
     """Between -1 and 0, the same for the same token."""
     return -(crc32(piece.encode()) % 1000) / 1000
+
+
+def _likely(piece: str, count: int) -> list[tuple[str, float]]:
+    """The token itself and the next likely ones, the same for the same token."""
+    first = _logprob(piece)
+    others = [(word, first - 1 - rank) for rank, word in enumerate(WORDS[: max(0, count - 1)]) if word != piece]
+    return [(piece, first), *others][:count]
 
 
 def _ids(pieces: list[str]) -> list[int]:

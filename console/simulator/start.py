@@ -150,7 +150,7 @@ class Start:
         if cause is None or cause not in START_FAILURES or START_FAILURES[cause][0] != phase:
             return
         if cause == "nixl missing":
-            self.log.write(Line(API, "nixl_utils.py:24", "NIXL is not available", "WARNING"))
+            self.log.write(Line(API, "nixl_utils.py:62", "NIXL is not available", "WARNING"))
         _, process, exception = START_FAILURES[cause]
         facts = self.facts
         text = exception.format(model=facts.model, max_model_len=facts.max_model_len, kv_tokens=facts.kv_tokens)

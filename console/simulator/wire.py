@@ -6,10 +6,11 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
-from time import monotonic
 from typing import Any, Protocol, cast
 from urllib.parse import unquote
 
@@ -23,6 +24,15 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".en
 JSON = "application/json"
 
 
+@lru_cache(maxsize=1)
+def _date_line_of(second: int) -> bytes:
+    return time.strftime("date: %a, %d %b %Y %H:%M:%S GMT\r\n", time.gmtime(second)).encode()
+
+
+def _date_line() -> bytes:
+    return _date_line_of(int(time.time()))
+
+
 class HttpRequest:
     __slots__ = ("body", "headers", "keep_alive", "method", "path", "peer", "query", "received")
 
@@ -34,7 +44,7 @@ class HttpRequest:
         self.body = b""
         self.peer = peer
         self.keep_alive = True
-        self.received = monotonic()
+        self.received = time.monotonic()
 
 
 class Reply:
@@ -65,7 +75,9 @@ class Reply:
         self._send_head(status, headers, length)
 
     def write(self, data: bytes) -> None:
-        self._send(data)
+        # An empty chunk would end the body.
+        if data:
+            self._send(data)
 
     def finish(self) -> None:
         self._end()
@@ -87,7 +99,12 @@ class Reply:
         lines = "".join(f"{name}: {value}\r\n" for name, value in [*headers, *self.extra_headers, framing])
         close = "" if self.request.keep_alive else "connection: close\r\n"
         line = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n".encode()
-        head = line + b"server: uvicorn\r\n" + f"{lines}{close}\r\n".encode("latin-1", "replace")
+        head = (
+            line
+            + _date_line()
+            + b"server: uvicorn\r\nvary: Origin\r\n"
+            + f"{lines}{close}\r\n".encode("latin-1", "replace")
+        )
         self.connection.write(head)
 
     def _send(self, data: bytes) -> None:

@@ -168,8 +168,11 @@ def test_stop_token_id_ends_the_text_without_it(server: SimulatedServer) -> None
 
 
 def test_logit_bias_on_the_end_token_stops_at_once(server: SimulatedServer) -> None:
-    choice = chat(server, logit_bias={"2": 100}, max_tokens=9)["choices"][0]
-    assert choice["finish_reason"] == "stop"
+    answer = chat(server, logit_bias={"2": 100}, max_tokens=9)
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["choices"][0]["message"]["content"] == ""
+    assert answer["usage"]["completion_tokens"] == 1
+    assert chat_events(server, logit_bias={"2": 100}, max_tokens=9)[-1]["choices"][0]["delta"] == {}
 
 
 def test_echo_puts_the_prompt_first(server: SimulatedServer) -> None:
@@ -217,7 +220,7 @@ def test_tool_call_streams_its_name_and_then_its_arguments(server: SimulatedServ
     chunks = chat_events(server, tools=[TOOL], tool_choice="required")
     calls = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
     assert (calls[0]["function"]["name"], calls[0]["type"]) == ("weather", "function")
-    arguments = "".join(call["function"]["arguments"] for call in calls)
+    arguments = "".join(call["function"].get("arguments", "") for call in calls)
     whole = chat(server, tools=[TOOL], tool_choice="required")["choices"][0]["message"]["tool_calls"][0]
     assert arguments == whole["function"]["arguments"]
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
@@ -240,8 +243,8 @@ def test_cached_tokens_are_reported_with_the_flag(server: SimulatedServer) -> No
     prompt = "the same long beginning again " * 20
     first = post(server, "/v1/completions", prompt=prompt, max_tokens=1)["usage"]
     second = post(server, "/v1/completions", prompt=prompt, max_tokens=1)["usage"]
-    assert first["prompt_tokens_details"] == {"cached_tokens": 0}
-    assert second["prompt_tokens_details"] == {"cached_tokens": (first["prompt_tokens"] - 1) // 16 * 16}
+    assert first["prompt_tokens_details"]["cached_tokens"] == 0
+    assert second["prompt_tokens_details"]["cached_tokens"] == (first["prompt_tokens"] - 1) // 16 * 16
 
 
 def test_cached_tokens_are_not_reported_without_it() -> None:
@@ -287,21 +290,35 @@ def test_responses_answer_and_stream_have_the_same_text(server: SimulatedServer)
 
 
 def test_messages_answer_and_stream_have_the_same_text(server: SimulatedServer) -> None:
-    body = {"messages": USER, "max_tokens": 4}
+    body = {"model": "tiny", "messages": USER, "max_tokens": 4}
     answer = post(server, "/v1/messages", **body)
     assert (answer["type"], answer["stop_reason"]) == ("message", "max_tokens")
     stream = events(server, "/v1/messages", **body)
     assert [stream[0]["type"], stream[-1]["type"]] == ["message_start", "message_stop"]
     deltas = [event["delta"] for event in stream if event["type"] == "content_block_delta"]
     assert "".join(delta["text"] for delta in deltas) == answer["content"][0]["text"]
-    assert post(server, "/v1/messages/count_tokens", messages=USER)["input_tokens"] == answer["usage"]["input_tokens"]
+    assert (
+        post(server, "/v1/messages/count_tokens", model="tiny", messages=USER)["input_tokens"]
+        == answer["usage"]["input_tokens"]
+    )
 
 
 def test_messages_tool_is_called(server: SimulatedServer) -> None:
     tool = {"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
-    answer = post(server, "/v1/messages", messages=USER, max_tokens=99, tools=[tool], tool_choice={"type": "any"})
+    body = {"model": "tiny", "messages": USER, "max_tokens": 99, "tools": [tool], "tool_choice": {"type": "any"}}
+    answer = post(server, "/v1/messages", **body)
     assert answer["stop_reason"] == "tool_use"
-    assert "city" in answer["content"][0]["input"]
+    stream = events(server, "/v1/messages", **body)
+    assert [event["type"] for event in stream[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
+    deltas = [event["delta"]["partial_json"] for event in stream if event["type"] == "content_block_delta"]
+    assert json.loads("".join(deltas)) == answer["content"][0]["input"]
+
+
+def test_a_tool_call_cut_by_the_limit_is_none(server: SimulatedServer) -> None:
+    choice = chat(server, tools=[TOOL], tool_choice="required", max_tokens=1)["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["content"] == ""
+    assert "tool_calls" not in choice["message"]
 
 
 def test_invocations_answers_chats_and_completions(server: SimulatedServer) -> None:

@@ -215,7 +215,7 @@ def test_reasoning_comes_before_the_content(server: SimulatedServer, field: str)
 def test_tool_call_of_a_size(server: SimulatedServer) -> None:
     server.faults(tool_call_bytes=20_000)
     calls = [call for chunk in chat_stream(server) for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
-    arguments = "".join(call["function"]["arguments"] for call in calls)
+    arguments = "".join(call["function"].get("arguments", "") for call in calls)
     assert len(arguments) == 20_000
     assert json.loads(arguments)
 
@@ -231,7 +231,7 @@ def test_unknown_keys_in_chunks_and_deltas(server: SimulatedServer) -> None:
 def test_usage_and_cached_tokens_can_be_prescribed(server: SimulatedServer) -> None:
     server.faults(usage={"prompt_tokens": 128}, cached_tokens=64)
     usage = complete(server).json()["usage"]
-    assert (usage["prompt_tokens"], usage["prompt_tokens_details"]) == (128, {"cached_tokens": 64})
+    assert (usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]) == (128, 64)
 
 
 def test_fields_can_be_refused(server: SimulatedServer) -> None:

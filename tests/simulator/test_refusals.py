@@ -32,16 +32,19 @@ def refusal(server: SimulatedServer, path: str, body: dict[str, Any]) -> tuple[i
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({}, "Either prompt or prompt_embeds must be provided and non-empty."),
-        ({"prompt": ""}, "Either prompt or prompt_embeds must be provided and non-empty."),
-        ({"prompt": "x", "temperature": -1}, "temperature must be non-negative, got -1."),
-        ({"prompt": "x", "max_tokens": 0}, "max_tokens must be at least 1, got 0."),
+        ({}, "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"),
+        ({"prompt": ""}, "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"),
+        ({"prompt": []}, "You must pass at least one prompt"),
+        ({"prompt": "x", "n": 0}, "n must be at least 1, got 0."),
+        ({"prompt": "x", "temperature": -1},
+         "temperature must be non-negative, got -1.0. (parameter=temperature, value=-1.0)"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"),
         ({"prompt": "x", "max_tokens": 2000}, "max_tokens=2000 cannot be greater than max_model_len=1024. "
-         "Please request fewer output tokens."),
+         "Please request fewer output tokens. (parameter=max_tokens, value=2000)"),
         ({"prompt": "x", "max_tokens": 1, "min_tokens": 5},
          "min_tokens must be less than or equal to max_tokens=1, got 5."),
         ({"prompt": "x", "stream_options": {"include_usage": True}},
-         "Stream options can only be defined when `stream=True`."),
+         "Stream options can only be defined when `stream=True`. (parameter=stream_options)"),
         ({"prompt": "x", "n": 2, "temperature": 0}, "n must be 1 when using greedy sampling, got 2."),
     ],
 )  # fmt: skip
@@ -55,15 +58,16 @@ def test_completion_is_refused_with_bad_request_error(
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"messages": []}, "messages must not be empty."),
-        ({"messages": IMAGE}, "At most 0 image(s) may be provided in one prompt."),
+        ({"messages": []}, "Cannot apply chat template to an empty conversation. Provide at least one message."),
+        ({"messages": IMAGE}, "tiny is not a multimodal model"),
         ({"messages": USER, "tools": TOOLS},
          '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
         ({"messages": USER, "tools": TOOLS, "tool_choice": "required"},
          'tool_choice="required" requires --tool-call-parser to be set'),
         ({"messages": USER, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
          'tool_choice=function "f" requires --tool-call-parser to be set'),
-        ({"messages": USER, "tool_choice": "required"}, "When using `tool_choice`, `tools` must be set."),
+        ({"messages": USER, "tool_choice": "required"},
+         "When using `tool_choice`, `tools` must be set. (parameter=tool_choice)"),
     ],
 )  # fmt: skip
 def test_chat_is_refused_with_bad_request_error(server: SimulatedServer, body: dict[str, Any], words: str) -> None:
@@ -87,7 +91,12 @@ def test_wrong_types_are_a_bad_request(server: SimulatedServer, body: dict[str, 
 
 
 def test_missing_messages_are_a_bad_request(server: SimulatedServer) -> None:
-    assert refusal(server, "/v1/chat/completions", {})[1]["type"] == "Bad Request"
+    _, error = refusal(server, "/v1/chat/completions", {})
+    assert (error["type"], error["param"]) == ("Bad Request", "body.messages")
+    assert error["message"] == (
+        "1 validation error:\n  {'type': 'missing', 'loc': 'body.messages', 'msg': 'Field required', "
+        "'input': '<dict of 0 items>'}"
+    )
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
@@ -121,9 +130,15 @@ def test_errors_of_streams_are_plain_json_before_the_first_byte(server: Simulate
 
 
 def test_messages_are_refused_in_their_own_shape(server: SimulatedServer) -> None:
-    response = httpx.post(f"{server.url}/v1/messages", json={"messages": USER})
+    body = {"model": "tiny", "messages": [], "max_tokens": 1}
+    response = httpx.post(f"{server.url}/v1/messages", json=body)
     assert response.status_code == 400
-    assert response.json()["type"] == "error"
+    assert (response.json()["type"], response.json()["error"]["type"]) == ("error", "BadRequestError")
+
+
+def test_messages_need_a_model_and_a_limit(server: SimulatedServer) -> None:
+    assert refusal(server, "/v1/messages", {"messages": USER, "max_tokens": 1})[1]["param"] == "body.model"
+    assert refusal(server, "/v1/messages", {"messages": USER, "model": "tiny"})[1]["param"] == "body.max_tokens"
 
 
 def test_responses_without_input_are_refused(server: SimulatedServer) -> None:
