@@ -30,6 +30,7 @@ from console.launch.watch import Watched
 
 LOOK_EVERY_S = 0.5
 FORGET_EVERY_S = 600.0
+CONSOLE_QUEUE = "console"
 REPORT_EXPIRES_S = 10
 PROBES_AT_ONCE = 8
 
@@ -173,13 +174,16 @@ def _names_by_pid(live: list[Watched]) -> dict[int, str]:
 
 
 class Reporter:
-    """Sends the newest report from a thread of its own; while the broker is away older ones are dropped."""
+    """Sends the newest report from a thread of its own; while nobody takes reports the older ones are dropped.
 
-    def __init__(self, celery: Celery, after_report: Callable[[], None]) -> None:
-        self._celery, self._after_report = celery, after_report
+    `is_full`: the console takes none at present. `after_report` is called after each attempt.
+    """
+
+    def __init__(self, celery: Celery, is_full: Callable[[], bool], after_report: Callable[[], None]) -> None:
+        self._celery, self._is_full, self._after_report = celery, is_full, after_report
         self._newest: HostReport | None = None
         self._offered = threading.Condition()
-        self._failing = False
+        self._trouble = ""
 
     def offer(self, report: HostReport) -> None:
         with self._offered:
@@ -197,25 +201,28 @@ class Reporter:
                 self._after_report()
 
     def _send(self, report: HostReport) -> None:
+        if self._is_full():
+            self._note("the console does not take reports: its worker may be down")
+            return
         try:
             self._celery.send_task(
                 "console.report",
                 args=[report],
-                queue="console",
+                queue=CONSOLE_QUEUE,
                 expires=REPORT_EXPIRES_S,
                 ignore_result=True,
                 retry=False,
             )
         except (OperationalError, OSError) as error:
-            self._note(f"the broker does not take reports: {error}", failing=True)
+            self._note(f"the broker does not take reports: {error}")
         else:
-            self._note("the broker takes reports again", failing=False)
+            self._note("")
 
-    def _note(self, message: str, failing: bool) -> None:
+    def _note(self, trouble: str) -> None:
         """Once per outage, not once per report."""
-        if failing != self._failing:
-            self._failing = failing
-            logger.warning(message)
+        if bool(trouble) != bool(self._trouble):
+            logger.warning(trouble or "reports are taken again")
+        self._trouble = trouble
 
 
 _current: Agent | None = None
@@ -228,10 +235,9 @@ def current() -> Agent:
 
 
 @contextmanager
-def running(options: AgentOptions, after_report: Callable[[], None]) -> Iterator[Agent]:
+def running(options: AgentOptions, reporter: Reporter) -> Iterator[Agent]:
     """The agent of this process, observing in a thread until the block ends. Raises StateDirInUse."""
     global _current
-    reporter = Reporter(app, after_report)
     agent = Agent(options, reporter)
     with agent.folder.owned():
         _current = agent

@@ -99,6 +99,27 @@ class NameClaim:
         return held.decode() if isinstance(held, bytes) else ""
 
 
+class ReportQueue:
+    """How many messages the console has not taken yet. While its worker is down, reports must not fill the broker."""
+
+    MOST_WAITING = 1000
+
+    def __init__(self, broker_url: str, key: str) -> None:
+        self._client = redis.Redis.from_url(broker_url, socket_connect_timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S)
+        self._key = key
+
+    def is_full(self) -> bool:
+        """False as well when the broker does not answer: sending will say so."""
+        try:
+            waiting = self._client.llen(self._key)
+        except redis.RedisError:
+            return False
+        return isinstance(waiting, int) and waiting >= self.MOST_WAITING
+
+    def close(self) -> None:
+        self._client.close()
+
+
 def owner_of(state_dir: Path) -> str:
     return f"{socket.gethostname()}:{boot_id()}:{state_dir}"
 

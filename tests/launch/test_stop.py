@@ -1,6 +1,7 @@
 """Ending a server: SIGTERM to the main process, time to drain, SIGKILL to the whole group, until nothing is left."""
 
 import signal
+import time
 
 import pytest
 
@@ -127,3 +128,16 @@ def test_processes_that_the_kernel_does_not_end_are_called_stuck(
         seen = host.wait(lambda seen: seen["cause"] is not None)
     assert seen["cause"] is not None
     assert seen["cause"]["code"] == "stuck"
+
+
+def test_a_jump_of_the_clock_neither_hurries_nor_forgets_a_stop(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host(LISTENING + STUBBORN)
+    host.launch()
+    host.wait(lambda seen: seen["phase"] == "listening")
+    host.starts.stop(7, 1, drain_s=600)
+    now = time.time()
+    for jump_s in (86400, -86400):
+        monkeypatch.setattr(time, "time", lambda jump_s=jump_s: now + jump_s)
+        assert host.seen()["alive"]

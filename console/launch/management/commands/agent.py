@@ -15,7 +15,16 @@ from console.celery import app
 from console.launch import agent
 from console.launch.engines import find_vllm
 from console.launch.gpus import GpuReader, NvmlGpus, SimulatedGpus
-from console.launch.joining import CannotJoin, NameClaim, check_broker, own_address, owner_of, shown, transport_options
+from console.launch.joining import (
+    CannotJoin,
+    NameClaim,
+    ReportQueue,
+    check_broker,
+    own_address,
+    owner_of,
+    shown,
+    transport_options,
+)
 from console.launch.network import is_loopback
 from console.launch.statefile import StateDirInUse
 
@@ -74,13 +83,15 @@ class Command(BaseCommand):
 
     def _serve(self, settled: agent.AgentOptions, broker: str) -> None:
         name = NameClaim(broker, f"{settings.REDIS_PREFIX}:agent:{settled.name}", owner_of(settled.state_dir))
+        queue = ReportQueue(broker, f"{settings.REDIS_PREFIX}:{agent.CONSOLE_QUEUE}")
         name.take()
         try:
-            with agent.running(settled, after_report=name.renew):
+            with agent.running(settled, agent.Reporter(app, queue.is_full, name.renew)):
                 self._announce(settled, broker)
                 work(settled.name, broker)
         finally:
             name.release()
+            queue.close()
 
     def _settle(self, options: dict[str, Any]) -> agent.AgentOptions:
         name: str = options["name"]
