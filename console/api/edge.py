@@ -38,11 +38,15 @@ def guarded(run: Run) -> Run:
 
 
 def speaking_json(view: View) -> View:
-    """Around a whole path: the framework answers a method that the path does not have with plain text."""
+    """Around a whole path: the framework answers a method that the path does not have with plain text.
+
+    No answer is stored by anybody on the way: some hold a token, and all are about this moment.
+    """
 
     @wraps(view)
     def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
+        response.headers["Cache-Control"] = "no-store"
         if response.status_code != 405:
             return response
         allowed = ", ".join(sorted(response.headers["Allow"].replace(" ", "").split(",")))

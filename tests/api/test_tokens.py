@@ -18,6 +18,10 @@ def test_a_made_token_is_shown_once_and_works() -> None:
     assert made.body["token"] not in str(listed.body)
 
 
+def test_no_browser_and_no_proxy_stores_the_answer() -> None:
+    assert Api(Role.ADMIN).post("/tokens", {"name": "ci"}).headers["Cache-Control"] == "no-store"
+
+
 def test_making_one_leaves_a_trace() -> None:
     api = Api(Role.ADMIN)
     api.post("/tokens", {"name": "ci"})
