@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,19 +15,20 @@ import orjson
 
 from . import bodies, messages, responses
 from .arguments import Arguments
-from .bodies import Invalid, Refused, ServerFacts, Wanted
+from .bodies import ServerFacts, Wanted
 from .contracts import EngineLike
 from .exchange import DEAD, Exchange
 from .faults import BadFaults, Faults
-from .faulty import FaultyReply, answer_from_script, needs_faulty_reply
-from .loglines import VERSION, Log
+from .faulty import FaultyReply, answer_from_script, answer_probe, needs_faulty_reply
+from .loglines import API, VERSION, Log
 from .metrics import HttpMetrics
 from .pages import Handler, Pages
 from .recorder import Record, Recorder
+from .refusals import Invalid, Refused, error_json
 from .shapes import ChatShape, CompletionShape, Shape
 from .wire import Connection, HttpRequest, Reply
 
-DRAINING = bodies.error_json("cannot schedule new futures after shutdown", "InternalServerError", None, 500)
+DRAINING = error_json("cannot schedule new futures after shutdown", "InternalServerError", None, 500)
 METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
@@ -201,6 +203,15 @@ class App:
             self.state.exchanges.discard(exchange)
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
+        """The edge of a request: what its handler did not foresee becomes a 500, as in vLLM."""
+        try:
+            self._dispatch(request, reply)
+        except Exception as error:
+            self._log.error(API, "exception_handler.py:45", traceback.format_exc())
+            if not reply.status:
+                reply.json(500, error_json(str(error), "InternalServerError", None, 500))
+
+    def _dispatch(self, request: HttpRequest, reply: Reply) -> None:
         if not self._is_authorized(request):
             reply.json(401, {"error": "Unauthorized"})
             return
@@ -296,40 +307,17 @@ class App:
                 return
             reply.full(503 if self._engine.dead else 200, b"", "")
 
-        self._probe(self.faults.health, reply, answer)
+        answer_probe(self.faults.health, reply, answer)
 
     def _models(self, _: HttpRequest, reply: Reply) -> None:
-        self._probe(self.faults.models, reply, lambda: reply.json(200, self._pages.model_list()))
+        answer_probe(self.faults.models, reply, lambda: reply.json(200, self._pages.model_list()))
 
     def _metrics_page(self, _: HttpRequest, reply: Reply) -> None:
-        self._probe(self.faults.metrics, reply, lambda: self._spawn(self._write_metrics(reply)))
+        answer_probe(self.faults.metrics, reply, lambda: self._spawn(self._write_metrics(reply)))
 
     async def _write_metrics(self, reply: Reply) -> None:
         text = self._metrics.text() + await self._engine.metrics_text()
         reply.full(200, text.encode(), METRICS_TYPE)
-
-    def _probe(self, fault: dict[str, Any], reply: Reply, answer: Callable[[], None]) -> None:
-        if fault.get("never_answer"):
-            return
-        status = fault.get("status")
-
-        def deed() -> None:
-            if reply.done:
-                return
-            if status is None and "body" not in fault:
-                answer()
-                return
-            body = fault.get("body", "")
-            if isinstance(body, str):
-                reply.full(status or 200, body.encode(), "text/plain; charset=utf-8" if body else "")
-            else:
-                reply.json(status or 200, body)
-
-        delay_s = fault.get("delay_s")
-        if delay_s:
-            asyncio.get_running_loop().call_later(delay_s, deed)
-        else:
-            deed()
 
     def _load(self, _: HttpRequest, reply: Reply) -> None:
         load = len(self.state.exchanges) if self._arguments.server_load else 0

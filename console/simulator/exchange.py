@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-from .bodies import Wanted, error_json
+from .bodies import Wanted
 from .choice import Choice, planned_end
 from .contracts import EngineLike, EngineRequest, Output
 from .faults import Faults
+from .refusals import error_json
 from .shapes import DONE, Shape
 from .wire import Reply
 

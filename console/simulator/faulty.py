@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -56,6 +57,30 @@ def answer_from_script(reply: Reply) -> bool:
         content_type = ""
     reply.full(int(script.get("status", 200)), body.encode() if is_text else orjson.dumps(body), content_type, headers)
     return True
+
+
+def answer_probe(fault: dict[str, Any], reply: Reply, answer: Callable[[], None]) -> None:
+    """Calls `answer`, or does what the fault of this probe says instead."""
+    if fault.get("never_answer"):
+        return
+
+    def deed() -> None:
+        if reply.done:
+            return
+        if "status" not in fault and "body" not in fault:
+            answer()
+            return
+        status, body = fault.get("status", 200), fault.get("body", "")
+        if isinstance(body, str):
+            reply.full(status, body.encode(), "text/plain; charset=utf-8" if body else "")
+        else:
+            reply.json(status, body)
+
+    delay_s = fault.get("delay_s")
+    if delay_s:
+        asyncio.get_running_loop().call_later(delay_s, deed)
+    else:
+        deed()
 
 
 class FaultyReply(Reply):

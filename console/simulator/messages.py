@@ -8,9 +8,10 @@ from uuid import uuid4
 import orjson
 
 from . import bodies
-from .bodies import Body, Invalid, Refused, ServerFacts, Wanted, missing
+from .bodies import Body, ServerFacts, Wanted
 from .choice import Choice
 from .faults import Faults
+from .refusals import Invalid, Refused, missing
 from .shapes import Shape
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

@@ -9,8 +9,9 @@ from uuid import uuid4
 
 from . import bodies, messages
 from .arguments import Arguments
-from .bodies import Invalid, Refused, ServerFacts, missing
+from .bodies import ServerFacts
 from .loglines import VERSION
+from .refusals import Invalid, Refused, error_json, missing
 from .text import Detokenizer, tokenize
 from .wire import HttpRequest, Reply
 
@@ -77,7 +78,7 @@ class Pages:
 
     def _not_simulated(self, request: HttpRequest, reply: Reply) -> None:
         text = f"{request.path} is not simulated"
-        reply.json(501, bodies.error_json(text, "NotImplementedError", None, 501))
+        reply.json(501, error_json(text, "NotImplementedError", None, 501))
 
     # --- tokens
 
@@ -123,7 +124,7 @@ class Pages:
     def _no_response(self, request: HttpRequest, reply: Reply) -> None:
         response_id = request.path.rpartition("/responses/")[2].split("/")[0]
         text = f"Response with id '{response_id}' not found."
-        reply.json(404, bodies.error_json(text, "invalid_request_error", "response_id", 404))
+        reply.json(404, error_json(text, "invalid_request_error", "response_id", 404))
 
     def _answer_or_refuse(self, reply: Reply, answer: Callable[[], dict[str, Any]]) -> None:
         try:

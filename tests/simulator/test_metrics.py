@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 import httpx
 import pytest
@@ -29,6 +30,11 @@ NIXL = {
     "nixl_num_failed_transfers", "nixl_num_failed_notifications", "nixl_num_kv_expired_reqs",
 }  # fmt: skip
 
+TTFT_BOUNDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160,
+               640, 2560, inf]  # fmt: skip
+ITL_BOUNDS = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, inf]
+E2E_BOUNDS = [0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680, inf]
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[SimulatedServer]:
@@ -44,10 +50,10 @@ def families(server: SimulatedServer) -> dict[str, str]:
     return {family.name.removeprefix("vllm:"): family.type for family in found}
 
 
-def bounds(server: SimulatedServer, name: str) -> list[str]:
+def bounds(server: SimulatedServer, name: str) -> list[float]:
     for family in text_string_to_metric_families(server.metrics()):
         if family.name == f"vllm:{name}":
-            return [sample.labels["le"] for sample in family.samples if sample.name.endswith("_bucket")]
+            return [float(sample.labels["le"]) for sample in family.samples if sample.name.endswith("_bucket")]
     raise KeyError(name)
 
 
@@ -77,57 +83,11 @@ def test_counters_have_a_created_twin(server: SimulatedServer) -> None:
 
 
 def test_buckets_are_vllms(server: SimulatedServer) -> None:
-    assert bounds(server, "time_to_first_token_seconds") == [
-        "0.001",
-        "0.005",
-        "0.01",
-        "0.02",
-        "0.04",
-        "0.06",
-        "0.08",
-        "0.1",
-        "0.25",
-        "0.5",
-        "0.75",
-        "1.0",
-        "2.5",
-        "5.0",
-        "7.5",
-        "10.0",
-        "20.0",
-        "40.0",
-        "80.0",
-        "160.0",
-        "640.0",
-        "2560.0",
-        "+Inf",
-    ]
-    itl = [
-        "0.01",
-        "0.025",
-        "0.05",
-        "0.075",
-        "0.1",
-        "0.15",
-        "0.2",
-        "0.3",
-        "0.4",
-        "0.5",
-        "0.75",
-        "1.0",
-        "2.5",
-        "5.0",
-        "7.5",
-        "10.0",
-        "20.0",
-        "40.0",
-        "80.0",
-        "+Inf",
-    ]
-    assert bounds(server, "inter_token_latency_seconds") == itl
-    assert bounds(server, "request_time_per_output_token_seconds") == itl
-    assert bounds(server, "e2e_request_latency_seconds")[:4] == ["0.3", "0.5", "0.8", "1.0"]
-    assert bounds(server, "request_params_n") == ["1.0", "2.0", "5.0", "10.0", "20.0", "+Inf"]
+    assert bounds(server, "time_to_first_token_seconds") == TTFT_BOUNDS
+    assert bounds(server, "inter_token_latency_seconds") == ITL_BOUNDS
+    assert bounds(server, "request_time_per_output_token_seconds") == ITL_BOUNDS
+    assert bounds(server, "e2e_request_latency_seconds") == E2E_BOUNDS
+    assert bounds(server, "request_params_n") == [1, 2, 5, 10, 20, inf]
 
 
 def test_a_request_moves_its_counters_and_histograms(server: SimulatedServer) -> None:

@@ -143,3 +143,17 @@ def test_messages_need_a_model_and_a_limit(server: SimulatedServer) -> None:
 
 def test_responses_without_input_are_refused(server: SimulatedServer) -> None:
     assert refusal(server, "/v1/responses", {"model": "tiny"})[0] == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": USER, "tools": ["not a tool"], "tool_choice": "required"},
+        {"messages": USER, "response_format": {"type": "json_schema", "json_schema": "x"}},
+        {"messages": USER, "logit_bias": {"2": "much"}},
+    ],
+)
+def test_what_nobody_foresaw_is_a_500_and_the_server_goes_on(server: SimulatedServer, body: dict[str, Any]) -> None:
+    status, error = refusal(server, "/v1/chat/completions", body)
+    assert (status, error["type"]) == (500, "InternalServerError")
+    assert httpx.get(f"{server.url}/health").status_code == 200
