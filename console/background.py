@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 log = logging.getLogger(__name__)
 
 RESTART_AFTER_S = 1.0
+ASK_AGAIN_AFTER_S = 0.2
 
 Loop = Callable[[], Awaitable[None]]
 
@@ -21,12 +21,15 @@ class Background:
         self._tasks.append(asyncio.create_task(self._keep_running(name, loop), name=name))
 
     async def stop(self) -> None:
-        """Cancels all and waits until they have ended."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        """Returns when all have ended.
+
+        Asks again and again: a library that is connecting just then may take a cancellation for a failure of its own.
+        """
+        pending = set(self._tasks)
+        while pending:
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=ASK_AGAIN_AFTER_S)
         self._tasks.clear()
 
     async def _keep_running(self, name: str, loop: Loop) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx
 import orjson
+from django.core.asgi import get_asgi_application
 from django.test import Client
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
@@ -19,6 +20,7 @@ from websockets.typing import Origin
 from console.accounts.models import User
 from console.gateway.application import Application
 from console.gateway.serve import make_server
+from console.slots import App
 from tests.waiting import wait_until
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
@@ -26,13 +28,14 @@ ANSWER_LIMIT_S = 15.0
 
 
 class RunningWeb:
-    def __init__(self) -> None:
-        from console.asgi import pages
-
-        self.application = Application(pages)
+    def __init__(self, pages: App | None = None) -> None:
+        """`pages` instead of Django's own."""
+        self.application = Application(pages or get_asgi_application())
         self._server = make_server(self.application, "127.0.0.1", 0)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
+        self.client = httpx.Client(base_url=self.url, timeout=ANSWER_LIMIT_S, limits=httpx.Limits(max_connections=None))
+        """May be used by several threads at once."""
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
 
     @property
@@ -49,12 +52,10 @@ class RunningWeb:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.client.close()
         self._server.should_exit = True
         self._thread.join(ANSWER_LIMIT_S)
         assert not self._thread.is_alive(), "the web process did not end"
-
-    def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=ANSWER_LIMIT_S, **options)
 
     def socket(self, name: str, user: User | None = None, origin: str = "") -> ClientConnection:
         """A socket of deployment `name`, logged in as `user`. Our own origin unless told otherwise."""

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 
-import httpx
 import pytest
 import redis
 from django.conf import settings as django_settings
@@ -28,18 +27,18 @@ def web(valkey: "redis.Redis", transactional_db: None) -> Iterator[RunningWeb]:
 
 
 def test_healthz_answers_anybody(web: RunningWeb) -> None:
-    answer = web.get("/healthz")
+    answer = web.client.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
 def test_the_metrics_need_a_token(web: RunningWeb) -> None:
     for headers in ({}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic abc"}):
-        assert web.get("/metrics", headers=headers).status_code == 401
+        assert web.client.get("/metrics", headers=headers).status_code == 401
 
 
 def test_the_metrics_tell_of_the_router_and_of_the_web_process(web: RunningWeb) -> None:
     _, plain = ApiToken.issue(make_user(), "prometheus", Role.VIEWER)
-    answer = web.get("/metrics", headers={"Authorization": f"Bearer {plain}"})
+    answer = web.client.get("/metrics", headers={"Authorization": f"Bearer {plain}"})
     assert answer.status_code == 200
     assert "switchyard_router_" in answer.text
     assert "switchyard_web_viewers 0.0" in answer.text
@@ -47,51 +46,51 @@ def test_the_metrics_tell_of_the_router_and_of_the_web_process(web: RunningWeb) 
 
 def test_an_expired_token_reads_no_metrics(web: RunningWeb) -> None:
     _, plain = ApiToken.issue(make_user(), "old", Role.VIEWER, timezone.now() - timedelta(seconds=1))
-    assert web.get("/metrics", headers={"Authorization": f"Bearer {plain}"}).status_code == 401
+    assert web.client.get("/metrics", headers={"Authorization": f"Bearer {plain}"}).status_code == 401
 
 
 def test_the_metrics_can_be_opened_for_a_closed_network(web: RunningWeb, settings: Settings) -> None:
     settings.METRICS_OPEN = True
-    assert web.get("/metrics").status_code == 200
+    assert web.client.get("/metrics").status_code == 200
 
 
 def test_engine_paths_are_answered_by_the_router(web: RunningWeb) -> None:
-    answer = httpx.post(f"{web.url}/v1/chat/completions", json={"model": "nobody", "messages": []})
+    answer = web.client.post("/v1/chat/completions", json={"model": "nobody", "messages": []})
     assert answer.headers["x-request-id"]
     assert answer.json()["error"]["message"]
 
 
 def test_other_paths_are_answered_by_django(web: RunningWeb) -> None:
-    assert web.get("/no/such/page/").status_code == 404
+    assert web.client.get("/no/such/page/").status_code == 404
 
 
 STATIC = "/static/vendor/uplot/uPlot.min.css"
 
 
 def test_static_files_are_served_with_their_type(web: RunningWeb) -> None:
-    answer = web.get(STATIC)
+    answer = web.client.get(STATIC)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/css")
     assert int(answer.headers["content-length"]) == len(answer.content) > 0
 
 
 def test_a_static_file_that_has_not_changed_is_not_sent_again(web: RunningWeb) -> None:
-    seen = web.get(STATIC).headers["last-modified"]
-    answer = web.get(STATIC, headers={"If-Modified-Since": seen})
+    seen = web.client.get(STATIC).headers["last-modified"]
+    answer = web.client.get(STATIC, headers={"If-Modified-Since": seen})
     assert (answer.status_code, answer.content) == (304, b"")
 
 
 @pytest.mark.parametrize("path", ["/static/nothing.css", "/static/../manage.py", "/static/%2e%2e/manage.py"])
 def test_only_static_files_are_served(web: RunningWeb, path: str) -> None:
-    assert web.get(path).status_code == 404
+    assert web.client.get(path).status_code == 404
 
 
 def test_a_static_file_is_read_only(web: RunningWeb) -> None:
-    assert httpx.post(web.url + STATIC).status_code == 405
+    assert web.client.post(STATIC).status_code == 405
 
 
 def test_a_body_that_is_too_large_for_a_page_is_refused(web: RunningWeb) -> None:
-    answer = httpx.post(f"{web.url}/no/such/page/", content=b"x" * (11 * 2**20), timeout=15)
+    answer = web.client.post("/no/such/page/", content=b"x" * (11 * 2**20))
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
 
 
@@ -110,7 +109,7 @@ def test_database_connections_stay_bounded_under_five_hundred_requests_and_twent
     bound = open_database_files() + django_settings.PAGE_SLOTS + 4
 
     def load(number: int) -> int:
-        status = web.get("/metrics" if number % 2 else "/no/such/page/").status_code
+        status = web.client.get("/metrics" if number % 2 else "/no/such/page/").status_code
         counts.append(open_database_files())
         return status
 

@@ -1,0 +1,142 @@
+"""The router serves on while Valkey and the database are away, and what it saw meanwhile arrives later."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection
+from pytest_django import Settings
+
+from console.accounts.models import Role
+from console.embedded import EmbeddedValkey
+from console.gateway.models import Epoch
+from console.slots import Receive, Scope, Send
+from console.traffic import tasks
+from console.traffic.models import RequestRecord
+from tests.factories import make_user
+from tests.gateway.engines import completion, deploy, register
+from tests.simulator.harness import SimulatedServer
+from tests.waiting import wait_until
+from tests.web import RunningWeb, receive, receive_event
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[SimulatedServer]:
+    with SimulatedServer("plain", env={"SIMULATOR_SPEED": "1"}) as engine:
+        yield engine
+
+
+@pytest.fixture
+def own_valkey(tmp_path: Path, settings: Settings) -> Iterator[EmbeddedValkey]:
+    server = EmbeddedValkey(tmp_path)
+    server.start()
+    settings.REDIS_URL = server.url
+    yield server
+    server.stop()
+
+
+@contextmanager
+def locked_database() -> Iterator[None]:
+    """Nobody can write meanwhile."""
+    path = str(connection.settings_dict["NAME"])
+    with closing(sqlite3.connect(path, isolation_level=None)) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        finally:
+            lock.execute("ROLLBACK")
+
+
+def ask(web: RunningWeb, tokens: int = 5) -> str:
+    """The id of a request that went well."""
+    answer = web.client.post("/v1/completions", json=completion(tokens=tokens))
+    assert answer.status_code == 200
+    assert "data: [DONE]" in answer.text
+    return answer.headers["x-request-id"]
+
+
+def arrived(request_id: str) -> bool:
+    tasks.take_records()
+    return RequestRecord.objects.filter(request_id=request_id).exists()
+
+
+def test_without_valkey_requests_are_served_and_their_records_arrive_later(
+    own_valkey: EmbeddedValkey, plain: SimulatedServer
+) -> None:
+    register(plain, deploy(), "plain-1")
+    with RunningWeb() as web:
+        before = ask(web)
+        own_valkey.stop()
+        meanwhile = [ask(web) for _ in range(3)]
+        own_valkey.start()
+        for request_id in (before, *meanwhile):
+            wait_until(lambda request_id=request_id: arrived(request_id), "its record")  # type: ignore[misc]
+        assert web.services.reports.records.dropped == 0
+
+
+def test_a_socket_lives_on_when_valkey_comes_back(own_valkey: EmbeddedValkey, plain: SimulatedServer) -> None:
+    register(plain, deploy(), "plain-1")
+    with RunningWeb() as web, web.socket("chat", make_user(Role.VIEWER)) as connection:
+        receive(connection)
+        own_valkey.stop()
+        meanwhile = ask(web)
+        own_valkey.start()
+        assert receive_event(connection, {"type": "ttft"})["request_id"] == meanwhile
+
+
+def test_with_a_locked_database_requests_are_served(own_valkey: EmbeddedValkey, plain: SimulatedServer) -> None:
+    register(plain, deploy(), "plain-1")
+    with RunningWeb() as web:
+        with locked_database():
+            meanwhile = ask(web)
+        wait_until(lambda: arrived(meanwhile), "its record")
+
+
+def test_a_restart_without_a_database_serves_what_was_served_before(
+    own_valkey: EmbeddedValkey, plain: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(plain, deploy(), "plain-1")
+    with RunningWeb() as web:
+        ask(web)
+    own_valkey.stop()
+    monkeypatch.setitem(connection.settings_dict, "NAME", "/nowhere/at/all.sqlite3")
+    with RunningWeb() as web:
+        ask(web)
+
+
+async def page_that_writes(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stands for any page that needs the locked database."""
+    await receive()
+    await sync_to_async(Epoch.bump, thread_sensitive=False)()
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_pages_that_wait_for_the_database_stall_no_stream(own_valkey: EmbeddedValkey, plain: SimulatedServer) -> None:
+    """Twelve pages hang for as long as the lock is held, which is longer than the stream lasts."""
+    register(plain, deploy(), "plain-1")
+    answers: list[int] = []
+
+    def load_page() -> None:
+        answers.append(web.client.get("/any/page/").status_code)
+
+    with RunningWeb(page_that_writes) as web:
+        pages = [threading.Thread(target=load_page) for _ in range(12)]
+        with locked_database():
+            for page in pages:
+                page.start()
+            request_id = ask(web, tokens=100)  # one and a half seconds
+            assert answers == []
+        for page in pages:
+            page.join()
+        assert set(answers) == {204}
+        wait_until(lambda: arrived(request_id), "its record")
+    record: Any = RequestRecord.objects.get(request_id=request_id)
+    assert record.max_gap_ms < 1000

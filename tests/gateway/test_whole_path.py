@@ -1,0 +1,153 @@
+"""One request from the client's socket to the charts and the database, through real processes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+from websockets.sync.client import ClientConnection
+
+from console.accounts.models import InferenceKey, Role
+from console.fleet.models import Deployment
+from console.fleet.states import ServerState
+from console.gateway import publish
+from console.traffic import queries, tasks, wire
+from console.traffic.models import RequestRecord
+from tests.factories import make_user
+from tests.gateway.engines import completion, deploy, register, verify
+from tests.simulator.harness import SimulatedServer
+from tests.waiting import wait_until
+from tests.web import RunningWeb, receive, receive_event
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[SimulatedServer]:
+    with SimulatedServer("plain") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def split() -> Iterator[tuple[SimulatedServer, SimulatedServer]]:
+    with SimulatedServer("prefill") as prefill, SimulatedServer("decode") as decode:
+        yield prefill, decode
+
+
+@pytest.fixture
+def deployment(valkey: "redis.Redis", transactional_db: None) -> Deployment:
+    return deploy()
+
+
+@pytest.fixture
+def web(deployment: Deployment) -> Iterator[RunningWeb]:
+    with RunningWeb() as running:
+        yield running
+
+
+def on_every_router(web: RunningWeb) -> None:
+    """Waits until what was changed is routed."""
+    epoch = publish.changed()
+    wait_until(lambda: web.services.sync.epoch >= epoch, "the new table is served")
+
+
+@contextmanager
+def watch(web: RunningWeb) -> Iterator[ClientConnection]:
+    with web.socket("chat", make_user(Role.VIEWER)) as connection:
+        assert receive(connection)["type"] == "snapshot"
+        yield connection
+
+
+def stored(valkey: "redis.Redis", request_id: str) -> RequestRecord:
+    wait_until(lambda: int(valkey.xlen(wire.stream())) > 0, "the record is in the stream")
+    tasks.take_records()
+    return RequestRecord.objects.get(request_id=request_id)
+
+
+def test_a_streamed_request_is_seen_live_and_stored_with_the_same_figures(
+    valkey: "redis.Redis", web: RunningWeb, deployment: Deployment, plain: SimulatedServer
+) -> None:
+    server = register(plain, deployment, "plain-1")
+    on_every_router(web)
+    with watch(web) as connection:
+        answer = web.client.post("/v1/completions", json=completion(tokens=30))
+        request_id = answer.headers["x-request-id"]
+        dot = receive_event(connection, {"type": "ttft"})
+        gaps = receive_event(connection, {"type": "gaps"})
+        row = receive_event(connection, {"type": "request"})["request"]
+    assert (dot["request_id"], dot["decode"], dot["route"]) == (request_id, "plain-1", "plain")
+    assert (gaps["server"], gaps["role"]) == ("plain-1", "plain")
+    assert (row["request_id"], row["outcome"], row["completion_tokens"]) == (request_id, "ok", 30)
+    record = stored(valkey, request_id)
+    assert (record.deployment, record.decode_server_id) == (deployment, server.pk)
+    assert queries.request_row(record) == row
+
+
+def test_a_split_request_names_both_servers_and_marks_its_long_prompt(
+    valkey: "redis.Redis",
+    web: RunningWeb,
+    deployment: Deployment,
+    split: tuple[SimulatedServer, SimulatedServer],
+    settings: Any,
+) -> None:
+    settings.LONG_PROMPT_TOKENS = 50
+    verify(register(split[0], deployment, "prefill-1"), register(split[1], deployment, "decode-1"))
+    on_every_router(web)
+    with watch(web) as connection:
+        answer = web.client.post("/v1/completions", json=completion("word " * 400))
+        mark = receive_event(connection, {"type": "long_prompt"})
+    assert mark["server"] == "prefill-1"
+    record = stored(valkey, answer.headers["x-request-id"])
+    assert (record.route, record.prefill_server, record.decode_server) == ("split", "prefill-1", "decode-1")
+    parts = (record.chosen_ms, record.prefill_answered_ms, record.first_token_ms)
+    assert None not in parts
+    assert list(parts) == sorted(part for part in parts if part is not None)
+
+
+def test_a_request_that_is_not_streamed_has_no_dot_and_no_ttft(
+    valkey: "redis.Redis", web: RunningWeb, deployment: Deployment, plain: SimulatedServer
+) -> None:
+    register(plain, deployment, "plain-1")
+    on_every_router(web)
+    with watch(web) as connection:
+        answer = web.client.post("/v1/completions", json=completion(stream=False))
+        row = receive_event(connection, {"type": "request"})["request"]
+    assert (row["streamed"], row["ttft_ms"]) == (False, None)
+    assert stored(valkey, answer.headers["x-request-id"]).first_token_ms is None
+
+
+def test_a_card_shows_how_many_requests_are_on_its_server(
+    web: RunningWeb, deployment: Deployment, plain: SimulatedServer
+) -> None:
+    server = register(plain, deployment, "plain-1")
+    on_every_router(web)
+    body = completion(tokens=2000)
+    with watch(web) as connection, web.client.stream("POST", "/v1/completions", json=body) as answer:
+        assert answer.status_code == 200
+        assert receive_event(connection, {"type": "load", "inflight": 1})["id"] == server.pk
+
+
+def test_a_draining_server_keeps_its_stream_and_gets_nothing_new(
+    web: RunningWeb, deployment: Deployment, plain: SimulatedServer
+) -> None:
+    server = register(plain, deployment, "plain-1")
+    on_every_router(web)
+    with web.client.stream("POST", "/v1/completions", json=completion(tokens=100)) as answer:
+        server.transition(ServerState.DRAINING)
+        wait_until(lambda: web.services.sync.epoch >= (server.drain_epoch or 0), "the router knows of the drain")
+        assert web.client.post("/v1/completions", json=completion()).status_code == 503
+        assert "data: [DONE]" in answer.read().decode()
+
+
+def test_a_key_opens_its_deployment_as_soon_as_it_is_made(
+    web: RunningWeb, deployment: Deployment, plain: SimulatedServer
+) -> None:
+    register(plain, deployment, "plain-1")
+    Deployment.objects.update(require_key=True)
+    on_every_router(web)
+    assert web.client.post("/v1/completions", json=completion()).status_code == 401
+    _, key = InferenceKey.issue(deployment.pk, "client")
+    on_every_router(web)
+    headers = {"Authorization": f"Bearer {key}"}
+    assert web.client.post("/v1/completions", json=completion(), headers=headers).status_code == 200
