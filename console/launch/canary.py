@@ -24,7 +24,7 @@ BLOCKS = 2
 """A canary has as many words as so many KV blocks have tokens. A word is two to five tokens, so whole blocks travel."""
 TIMES = 3
 DEFAULT_BLOCK_TOKENS = 16
-_BLOCK_SIZE = re.compile(r'^vllm:cache_config_info\{[^}]*block_size="(\d+)"', re.MULTILINE)
+_BLOCK_SIZE = re.compile(r'^vllm:cache_config_info\{(?:[^}]*,)?block_size="(\d+)"', re.MULTILINE)
 HTTP_ERROR_SHOWN = 160
 
 

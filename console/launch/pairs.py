@@ -14,9 +14,6 @@ from console.fleet.signals import pair_changed
 from console.fleet.states import PairState, ServerRole, ServerState
 from console.launch import canary, readiness
 
-CLAIM_S = 90.0
-"""A try that has not ended by then was lost with its worker and is made again."""
-TRIED = (ServerState.VERIFYING, ServerState.READY)
 MUST_AGREE: Mapping[str, str] = {
     "--dtype": "data type",
     "--kv-cache-dtype": "KV cache data type",
@@ -107,9 +104,9 @@ def due() -> list[Pair]:
 
 
 def try_pair(prefill: Server, decode: Server) -> Pair:
-    """Sends a canary through the two, unless another worker does just now, and records what it showed."""
+    """Sends a canary through the two if that is due, and records what it showed."""
     pair = ensure(prefill, decode)
-    if not _claim(pair):
+    if not _is_due(pair, timezone.now()):
         return pair
     problem, result = why_illegal(side_of(prefill), side_of(decode)), None
     if problem is None:
@@ -173,21 +170,9 @@ def _complete() -> None:
 def _is_due(pair: Pair, now: datetime) -> bool:
     if pair.state == PairState.VERIFIED:
         return False
-    if pair.checked_at is None:
+    if pair.state == PairState.UNVERIFIED or pair.checked_at is None:
         return True
-    wait_s = readiness.retry_in_s(pair.attempts) if pair.state == PairState.FAILED else CLAIM_S
-    return pair.checked_at + timedelta(seconds=wait_s) <= now
-
-
-def _claim(pair: Pair) -> bool:
-    """`checked_at` doubles as the claim: of two workers that saw the same value one moves it on."""
-    now = timezone.now()
-    if not _is_due(pair, now):
-        return False
-    rows = Pair.objects.filter(pk=pair.pk, state=pair.state, checked_at=pair.checked_at)
-    if pair.checked_at is None:
-        rows = Pair.objects.filter(pk=pair.pk, state=pair.state, checked_at__isnull=True)
-    return bool(rows.update(checked_at=now))
+    return pair.checked_at + timedelta(seconds=readiness.retry_in_s(pair.attempts)) <= now
 
 
 def _record(pair: Pair, prefill: Server, decode: Server, problem: str | None, result: canary.PairResult | None) -> None:

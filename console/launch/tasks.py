@@ -9,13 +9,12 @@ from console.celery import app
 from console.fleet import moves
 from console.launch import reports, verification
 from console.launch import tick as ticking
+from console.launch.at_once import AtOnce
 from console.launch.contracts import HostReport
 
 _ticking = threading.Lock()
-CHECKS_AT_ONCE = 4
-_checks = threading.BoundedSemaphore(CHECKS_AT_ONCE)
-"""Checks wait for servers that may not answer. A worker that also takes in reports keeps threads for those: what finds
-no room is dropped, and posted again by the next tick."""
+_checks = AtOnce(4)
+"""Checks wait for servers that may not answer. A worker that also takes in reports keeps threads for those."""
 
 
 @app.task(name="console.report")
@@ -37,17 +36,13 @@ def tick() -> None:
 
 @app.task(name="console.verify")
 def verify(server_id: int, generation: int) -> None:
-    if _checks.acquire(blocking=False):
-        try:
+    with _checks.taking(("server", server_id)) as taken:
+        if taken:
             verification.verify(server_id, generation)
-        finally:
-            _checks.release()
 
 
 @app.task(name="console.verify_pair")
 def verify_pair(prefill_id: int, decode_id: int) -> None:
-    if _checks.acquire(blocking=False):
-        try:
+    with _checks.taking(("pair", prefill_id, decode_id)) as taken:
+        if taken:
             verification.verify_pair(prefill_id, decode_id)
-        finally:
-            _checks.release()

@@ -15,16 +15,14 @@ from console.launch import canary, pairs, readiness
 
 logger = logging.getLogger(__name__)
 
-CLAIM_S = 120.0
-"""A verification that has not ended by then was lost with its worker and is made again."""
-
 
 def verify(server_id: int, generation: int) -> None:
-    """May be called twice, at once: one claims it. A server that fails is tried again by the tick, with longer waits.
+    """May be called twice, at once. A server that fails is tried again by the tick, with longer waits.
 
     READY does not wait for peers that are not there, nor for a pair that fails: that one gets no traffic.
     """
-    server = _claim(server_id, generation)
+    due = Server.objects.with_names().filter(_is_due(), state=ServerState.VERIFYING)
+    server = due.filter(pk=server_id, generation=generation).first()
     if server is None:
         return
     try:
@@ -49,13 +47,6 @@ def due_servers() -> list[Server]:
 
 def _is_due() -> Q:
     return Q(check_due_at=None) | Q(check_due_at__lte=timezone.now())
-
-
-def _claim(server_id: int, generation: int) -> Server | None:
-    rows = Server.objects.filter(_is_due(), pk=server_id, generation=generation, state=ServerState.VERIFYING)
-    if not rows.update(check_due_at=timezone.now() + timedelta(seconds=CLAIM_S)):
-        return None
-    return Server.objects.with_names().filter(pk=server_id, generation=generation).first()
 
 
 def _note_problem(server: Server, problem: str) -> None:
