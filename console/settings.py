@@ -159,6 +159,7 @@ LOGOUT_REDIRECT_URL = "login"
 # Five wrong passwords for one name from one address: wait a quarter of an hour.
 AXES_FAILURE_LIMIT = 5
 AXES_COOLOFF_TIME = 0.25
+AXES_LOCKOUT_TEMPLATE = "429.html"
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_ENABLE_ADMIN = False

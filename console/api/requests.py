@@ -92,9 +92,9 @@ def list_requests(request: HttpRequest, filters: Query[RequestFilters]) -> dict[
     return page(queries.find(queries.Filters(**given(filters))), filters, request_out)
 
 
-@router.get("/{request_id}", response=RequestDetail, auth=VIEWER)
+@router.get("/{path:request_id}", response=RequestDetail, auth=VIEWER)
 def get_request(request: HttpRequest, request_id: str) -> RequestDetail:
-    """With its marks, its gaps, and who shared its server then."""
+    """With its marks, its gaps, and who shared its server then. Clients may put a slash into their ids."""
     found = None if "\0" in request_id else queries.detail(request_id)
     if found is None:
         raise NotFound("There is no such request, or it is older than what is kept.")

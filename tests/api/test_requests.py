@@ -122,6 +122,11 @@ def test_one_request_names_those_that_shared_its_server(records: None) -> None:
     assert Api(Role.VIEWER).get("/requests/chat-a").body["shared_server_with"] == ["chat-c"]
 
 
+def test_an_id_that_a_client_chose_may_hold_any_character(records: None) -> None:
+    make_record("trace/7?a=%20", Deployment.objects.get(name="chat"))
+    assert Api(Role.VIEWER).get("/requests/trace%2F7%3Fa=%2520").body["request_id"] == "trace/7?a=%20"
+
+
 def test_the_request_of_a_deleted_deployment_is_still_told(records: None) -> None:
     Deployment.objects.all().delete()
     body = Api(Role.VIEWER).get("/requests/chat-a").body
