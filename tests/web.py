@@ -6,6 +6,7 @@ It shares the test's database and Valkey, so tests make rows and look at them wh
 
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
@@ -85,10 +86,25 @@ def receive(connection: ClientConnection) -> dict[str, Any]:
     return message
 
 
+class Watched:
+    """The events that come over a connection, in order; none is passed over unseen."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._waiting: list[dict[str, Any]] = []
+
+    def event(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The first event that has all of `wanted`; it is taken out, the others stay for later calls."""
+        deadline = time.monotonic() + ANSWER_LIMIT_S
+        while time.monotonic() < deadline:
+            for event in self._waiting:
+                if wanted.items() <= event.items():
+                    self._waiting.remove(event)
+                    return event
+            self._waiting += receive(self._connection).get("events", [])
+        raise AssertionError(f"no event with {wanted} within {ANSWER_LIMIT_S} s")
+
+
 def receive_event(connection: ClientConnection, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The first event that has all of `wanted`, from the frames to come."""
-    while True:
-        for event in receive(connection).get("events", []):
-            if wanted.items() <= event.items():
-                found: dict[str, Any] = event
-                return found
+    """For a single event: what came with it or before it is passed over."""
+    return Watched(connection).event(wanted)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import redis
-from websockets.sync.client import ClientConnection
 
 from console.accounts.models import InferenceKey, Role
 from console.fleet.models import Deployment
@@ -18,7 +17,7 @@ from tests.factories import make_user
 from tests.gateway.engines import completion, deploy, register, verify
 from tests.simulator.harness import SimulatedServer
 from tests.waiting import wait_until
-from tests.web import RunningWeb, receive, receive_event
+from tests.web import RunningWeb, Watched, receive
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,10 +52,10 @@ def on_every_router(web: RunningWeb) -> None:
 
 
 @contextmanager
-def watch(web: RunningWeb) -> Iterator[ClientConnection]:
+def watch(web: RunningWeb) -> Iterator[Watched]:
     with web.socket("chat", make_user(Role.VIEWER)) as connection:
         assert receive(connection)["type"] == "snapshot"
-        yield connection
+        yield Watched(connection)
 
 
 def stored(valkey: "redis.Redis", request_id: str) -> RequestRecord:
@@ -70,12 +69,12 @@ def test_a_streamed_request_is_seen_live_and_stored_with_the_same_figures(
 ) -> None:
     server = register(plain, deployment, "plain-1")
     on_every_router(web)
-    with watch(web) as connection:
+    with watch(web) as watched:
         answer = web.client.post("/v1/completions", json=completion(tokens=30))
         request_id = answer.headers["x-request-id"]
-        dot = receive_event(connection, {"type": "ttft"})
-        gaps = receive_event(connection, {"type": "gaps"})
-        row = receive_event(connection, {"type": "request"})["request"]
+        dot = watched.event({"type": "ttft"})
+        gaps = watched.event({"type": "gaps"})
+        row = watched.event({"type": "request"})["request"]
     assert (dot["request_id"], dot["decode"], dot["route"]) == (request_id, "plain-1", "plain")
     assert (gaps["server"], gaps["role"]) == ("plain-1", "plain")
     assert (row["request_id"], row["outcome"], row["completion_tokens"]) == (request_id, "ok", 30)
@@ -94,9 +93,9 @@ def test_a_split_request_names_both_servers_and_marks_its_long_prompt(
     settings.LONG_PROMPT_TOKENS = 50
     verify(register(split[0], deployment, "prefill-1"), register(split[1], deployment, "decode-1"))
     on_every_router(web)
-    with watch(web) as connection:
+    with watch(web) as watched:
         answer = web.client.post("/v1/completions", json=completion("word " * 400))
-        mark = receive_event(connection, {"type": "long_prompt"})
+        mark = watched.event({"type": "long_prompt"})
     assert mark["server"] == "prefill-1"
     record = stored(valkey, answer.headers["x-request-id"])
     assert (record.route, record.prefill_server, record.decode_server) == ("split", "prefill-1", "decode-1")
@@ -110,9 +109,9 @@ def test_a_request_that_is_not_streamed_has_no_dot_and_no_ttft(
 ) -> None:
     register(plain, deployment, "plain-1")
     on_every_router(web)
-    with watch(web) as connection:
+    with watch(web) as watched:
         answer = web.client.post("/v1/completions", json=completion(stream=False))
-        row = receive_event(connection, {"type": "request"})["request"]
+        row = watched.event({"type": "request"})["request"]
     assert (row["streamed"], row["ttft_ms"]) == (False, None)
     assert stored(valkey, answer.headers["x-request-id"]).first_token_ms is None
 
@@ -123,9 +122,9 @@ def test_a_card_shows_how_many_requests_are_on_its_server(
     server = register(plain, deployment, "plain-1")
     on_every_router(web)
     body = completion(tokens=2000)
-    with watch(web) as connection, web.client.stream("POST", "/v1/completions", json=body) as answer:
+    with watch(web) as watched, web.client.stream("POST", "/v1/completions", json=body) as answer:
         assert answer.status_code == 200
-        assert receive_event(connection, {"type": "load", "inflight": 1})["id"] == server.pk
+        assert watched.event({"type": "load", "inflight": 1})["id"] == server.pk
 
 
 def test_a_draining_server_keeps_its_stream_and_gets_nothing_new(
