@@ -11,7 +11,14 @@ from django.db import transaction
 from console.accounts.audit import Actor, record
 from console.accounts.models import Role
 from console.fleet import guards, starting
-from console.fleet.deployments import DeploymentData, create_deployment, delete_deployment, update_deployment
+from console.fleet.deployments import (
+    DeploymentData,
+    clone_deployment,
+    create_deployment,
+    delete_deployment,
+    roll_back,
+    update_deployment,
+)
 from console.fleet.draining import begin_drain, end, take_back
 from console.fleet.errors import Conflict
 from console.fleet.hosts import register_host, remove_host, set_maintenance
@@ -25,12 +32,14 @@ __all__ = [
     "DeploymentData",
     "add_server",
     "cancel_stop",
+    "clone_deployment",
     "create_deployment",
     "delete_deployment",
     "delete_server",
     "launch_preview",
     "register_host",
     "remove_host",
+    "roll_back",
     "set_maintenance",
     "start",
     "stop",

@@ -1,6 +1,7 @@
 """Creating, changing and deleting deployments."""
 
 import secrets
+from collections.abc import Iterable
 from typing import Any, TypedDict
 
 from django.core.exceptions import ValidationError
@@ -9,10 +10,10 @@ from django.db import IntegrityError, transaction
 from console.accounts.audit import Actor, record
 from console.accounts.models import Role
 from console.fleet import guards
-from console.fleet.errors import Conflict, Forbidden, Invalid
-from console.fleet.models import Deployment, Server
+from console.fleet.errors import Conflict, Forbidden, Invalid, NotFound
+from console.fleet.models import Deployment, Revision, Server
 from console.fleet.signals import deployment_changed, server_removed
-from console.launch.command import BadArguments, check_arguments, check_environment
+from console.launch.command import BadArguments, check_arguments, check_environment, is_secret
 
 
 class DeploymentData(TypedDict, total=False):
@@ -55,12 +56,37 @@ def create_deployment(actor: Actor, data: DeploymentData) -> Deployment:
     """Its servers get an API key of their own when none is given. Raises Invalid, Forbidden."""
     guards.need(actor, Role.OPERATOR, "create a deployment")
     _check_known(data)
-    _check_admin_fields(actor, data)
+    _check_admin_fields(actor, [field for field in ADMIN_ONLY if data.get(field)])
+    return _create(actor, data, "")
+
+
+def clone_deployment(deployment_id: int, actor: Actor, name: str, served_model_name: str) -> Deployment:
+    """A new deployment without servers and with a key of its own, in all else like the old one."""
+    guards.need(actor, Role.OPERATOR, "clone a deployment")
+    source = guards.deployment(deployment_id)
+    copied: Any = {field: getattr(source, field) for field in EDITABLE - SECRET}
+    copied |= {"name": name, "served_model_name": served_model_name}
+    return _create(actor, copied, f"clone of {source.name}")
+
+
+def roll_back(deployment_id: int, number: int, actor: Actor, reason: str = "") -> Deployment:
+    """What its servers are started with becomes that of an earlier revision, as a new revision.
+
+    Raises NotFound, and what `update_deployment` raises.
+    """
+    kept = Revision.objects.filter(deployment_id=deployment_id, number=number).first()
+    if kept is None:
+        raise NotFound(f"This deployment has no revision {number}.")
+    return update_deployment(deployment_id, actor, kept.settings, reason or f"back to revision {number}")
+
+
+def _create(actor: Actor, data: DeploymentData, reason: str) -> Deployment:
     made = Deployment(**{"server_api_key": secrets.token_urlsafe(24), **_cleaned(data)})
     _validate(made)
     with transaction.atomic():
         _save_new(made)
-        record(actor, "deployment.create", f"deployment {made.name}", after=_shown(made, EDITABLE))
+        _keep_revision(made, actor, reason)
+        record(actor, "deployment.create", f"deployment {made.name}", after=_shown(made, EDITABLE), reason=reason)
         deployment_changed.send(sender=Deployment, deployment=made)
     return made
 
@@ -82,6 +108,7 @@ def update_deployment(deployment_id: int, actor: Actor, changes: DeploymentData,
         _validate(subject)
         if START_FIELDS & changed.keys():
             subject.revision += 1
+            _keep_revision(subject, actor, reason)
         subject.save(update_fields=[*changed, "revision"])
         after = _shown(subject, frozenset(changed))
         record(actor, "deployment.update", f"deployment {subject.name}", before, after, reason)
@@ -113,9 +140,9 @@ def _check_known(data: DeploymentData) -> None:
             raise Invalid(f"A deployment has no field {field}.", field)
 
 
-def _check_admin_fields(actor: Actor, data: Any) -> None:
-    for field in ADMIN_ONLY:
-        if data.get(field) and not actor.can(Role.ADMIN):
+def _check_admin_fields(actor: Actor, fields: Iterable[str]) -> None:
+    for field in fields:
+        if field in ADMIN_ONLY and not actor.can(Role.ADMIN):
             raise Forbidden("Only an admin may set extra engine arguments, environment or the servers' key.", field)
 
 
@@ -174,9 +201,21 @@ def _save_new(made: Deployment) -> None:
         raise Invalid("A deployment of this name, or serving this model name, exists already.", "name") from error
 
 
+def _keep_revision(subject: Deployment, actor: Actor, reason: str) -> None:
+    Revision.objects.create(
+        deployment=subject,
+        number=subject.revision,
+        made_by=actor.name,
+        reason=reason[:400],
+        settings={field: getattr(subject, field) for field in sorted(START_FIELDS)},
+    )
+
+
 def _shown(subject: Deployment, fields: frozenset[str]) -> dict[str, Any]:
-    """For the audit trail: secrets only as "set" or empty."""
-    return {
-        field: ("set" if getattr(subject, field) else "") if field in SECRET else getattr(subject, field)
-        for field in sorted(fields)
-    }
+    """For the audit trail: of secrets only whether they are set."""
+    shown = {field: getattr(subject, field) for field in sorted(fields)}
+    if "server_api_key" in shown:
+        shown["server_api_key"] = "set" if shown["server_api_key"] else ""
+    if "engine_env" in shown:
+        shown["engine_env"] = {name: "set" if is_secret(name) else value for name, value in shown["engine_env"].items()}
+    return shown

@@ -155,6 +155,26 @@ class Deployment(models.Model):
         return self.name
 
 
+class Revision(models.Model):
+    """What the servers of a deployment were started with from one change to the next; never edited."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="revisions")
+    number = models.PositiveIntegerField()
+    """The deployment's `revision` that it describes."""
+    made_at = models.DateTimeField(default=timezone.now)
+    made_by = models.CharField(max_length=150)
+    reason = models.CharField(max_length=400, blank=True)
+    settings = models.JSONField(default=dict)
+    """The fields of `fleet.deployments.START_FIELDS`."""
+
+    class Meta:
+        ordering = ["-number"]
+        constraints = [models.UniqueConstraint(fields=["deployment", "number"], name="one_row_per_revision")]
+
+    def __str__(self) -> str:
+        return f"{self.deployment.name} revision {self.number}"
+
+
 class ServerQuerySet(models.QuerySet["Server"]):
     def holding_gpu(self) -> "ServerQuerySet":
         return self.filter(state__in=HOLDS_GPU)
@@ -191,6 +211,8 @@ class Server(models.Model):
     # The present start; cleared by the next one.
     api_port = models.PositiveIntegerField(null=True)
     side_channel_port = models.PositiveIntegerField(null=True)
+    revision = models.PositiveIntegerField(null=True)
+    """The deployment's revision that it was started with; an older one than the deployment's waits for a restart."""
     launch_spec = models.JSONField(default=dict)
     """The `launch.contracts.LaunchSpec` that was sent, secrets masked: what the page shows as the exact command."""
     started_at = models.DateTimeField(null=True)
@@ -305,6 +327,22 @@ class Pair(models.Model):
 
     def __str__(self) -> str:
         return f"{self.prefill.name} → {self.decode.name}"
+
+    @property
+    def megabytes_per_s(self) -> float | None:
+        """Of the canary's transfer; None when its engine does not count transfers."""
+        if not self.transfer_ms or not self.transfer_bytes:
+            return None
+        return round(self.transfer_bytes / self.transfer_ms / 1000, 1)
+
+    def transfer_ms_for(self, prompt_tokens: int) -> float | None:
+        """About how long the KV of such a prompt takes, in proportion to the canary's; None as above.
+
+        Too long for an engine whose transfers have a fixed cost: a canary is short.
+        """
+        if not self.transfer_ms or not self.canary_tokens:
+            return None
+        return round(self.transfer_ms * prompt_tokens / self.canary_tokens, 1)
 
     @property
     def is_current(self) -> bool:

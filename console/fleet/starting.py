@@ -96,6 +96,7 @@ def begin(server: Server, role: str, **fields: Any) -> bool:
         api_port=spec["api_port"],
         side_channel_port=spec["side_channel_port"],
         launch_spec=command.masked(spec),
+        revision=server.deployment.revision,
         started_at=now,
         **{**FRESH_START, **fields},
     )
