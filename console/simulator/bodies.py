@@ -9,7 +9,7 @@ from zlib import crc32
 import orjson
 
 from .refusals import Invalid, Refused, missing
-from .text import EOS_TOKEN_ID, json_for_schema, tokenize
+from .text import CHARACTERS_PER_TOKEN, EOS_TOKEN_ID, json_for_schema, tokenize
 from .wire import HttpRequest
 
 Body = dict[str, Any]
@@ -154,7 +154,7 @@ def limits(limit: int | None, prompt_tokens: int, min_tokens: int, facts: Server
 
 def completion(body: Body, facts: ServerFacts) -> Wanted:
     common(body, facts)
-    texts, prompts = _prompts(body)
+    texts, prompts = _prompts(body, facts)
     limit = body.get("max_tokens", 16)
     limit = 16 if limit is None else limit
     logprobs = body.get("logprobs")
@@ -171,16 +171,22 @@ def completion(body: Body, facts: ServerFacts) -> Wanted:
     )
 
 
-def _prompts(body: Body) -> tuple[list[str], list[list[int]]]:
+def encode(text: str, facts: ServerFacts) -> list[int]:
+    """Tokens; of a text that is too long anyway only their number counts, so that megabytes cost no time."""
+    count = -(-len(text) // CHARACTERS_PER_TOKEN)
+    return [0] * count if count > facts.max_model_len else tokenize(text)
+
+
+def _prompts(body: Body, facts: ServerFacts) -> tuple[list[str], list[list[int]]]:
     prompt = body.get("prompt")
     if prompt == []:
         raise Refused("You must pass at least one prompt")
     if prompt is None or prompt == "":
         raise Refused("Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
     if isinstance(prompt, str):
-        return [prompt], [tokenize(prompt)]
+        return [prompt], [encode(prompt, facts)]
     if isinstance(prompt, list) and all(isinstance(item, str) for item in prompt):
-        return list(prompt), [tokenize(item) for item in prompt]
+        return list(prompt), [encode(item, facts) for item in prompt]
     if isinstance(prompt, list) and all(_is_token(item) for item in prompt):
         return [""], [list(prompt)]
     if isinstance(prompt, list) and all(isinstance(item, list) and all(map(_is_token, item)) for item in prompt):
@@ -205,7 +211,7 @@ def chat(body: Body, facts: ServerFacts) -> Wanted:
     return _wanted(
         body,
         facts,
-        [tokenize(text)],
+        [encode(text, facts)],
         [text],
         limit,
         logprobs=logprobs,

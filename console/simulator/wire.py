@@ -85,7 +85,7 @@ class Reply:
     def full(self, status: int, body: bytes, content_type: str = JSON, headers: Headers | None = None) -> None:
         kind = [("content-type", content_type)] if content_type else []
         self.start(status, kind + (headers or []), len(body))
-        if body:
+        if self.request.method != "HEAD":
             self.write(body)
         self.finish()
 

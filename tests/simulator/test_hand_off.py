@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -311,3 +312,74 @@ def test_handshake_with_a_port_that_is_no_side_channel_fails() -> None:
         assert complete(decode, PROMPT, kv_transfer_params=wrong_port).status_code == 500
         closed = hand_off(prefill, PROMPT) | {"remote_port": str(free_port())}
         assert complete(decode, PROMPT, kv_transfer_params=closed).status_code == 500
+
+
+def test_requests_without_kv_are_not_held_up_by_a_handshake_that_nobody_answers(prefill: SimulatedServer) -> None:
+    def wait_in_vain(server: SimulatedServer, params: dict[str, Any]) -> None:
+        with contextlib.suppress(httpx.TransportError):
+            complete(server, PROMPT, kv_transfer_params=params)
+
+    with SimulatedServer("decode", env={"SIMULATOR_HANDSHAKE_TIMEOUT_S": "20"}) as decode:
+        params = hand_off(prefill, PROMPT) | {"remote_port": free_port()}
+        stuck = threading.Thread(target=wait_in_vain, args=(decode, params))
+        stuck.start()
+        wait_until(lambda: decode.metric("vllm:num_requests_waiting_by_reason", reason="deferred") == 1, "deferred")
+        assert text_of(complete(decode, "in the meantime"))
+        assert stuck.is_alive()
+    stuck.join()
+
+
+def test_handshakes_with_several_dead_engines_take_turns_and_those_with_one_share_an_attempt() -> None:
+    policy = {"kv_load_failure_policy": "recompute"}
+    env = {"SIMULATOR_HANDSHAKE_TIMEOUT_S": "0.5"}
+    with SimulatedServer("prefill") as prefill, SimulatedServer("decode", transfer=policy, env=env) as decode:
+        params = hand_off(prefill, PROMPT) | {"remote_port": free_port()}
+
+        def seconds(engine_ids: list[str]) -> float:
+            threads = [
+                threading.Thread(
+                    target=complete,
+                    args=(decode, PROMPT),
+                    kwargs={"kv_transfer_params": params | {"remote_engine_id": engine_id}},
+                )
+                for engine_id in engine_ids
+            ]
+            began = time.monotonic()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return time.monotonic() - began
+
+        shared, in_turn = seconds(["a", "a", "a"]), seconds(["b", "c", "d"])
+        assert shared >= 0.5
+        assert in_turn >= 1.5
+        assert shared < in_turn
+
+
+def test_three_choices_of_a_prefill_take_three_leases_of_which_one_is_read(decode: SimulatedServer) -> None:
+    with SimulatedServer("prefill") as prefill:
+        response = complete(prefill, PROMPT, max_tokens=1, n=3, kv_transfer_params=ASKS_FOR_HAND_OFF)
+        held = prefill.metric("vllm:kv_cache_usage_perc")
+        complete(decode, PROMPT, kv_transfer_params=response.json()["kv_transfer_params"])
+        wait_until(lambda: prefill.metric("vllm:kv_cache_usage_perc") < held, "one lease read")
+        assert prefill.metric("vllm:kv_cache_usage_perc") > 0
+
+
+def test_list_of_prompts_with_one_hand_off_is_wrong_for_the_second_without_an_error(
+    prefill: SimulatedServer, decode: SimulatedServer, plain: SimulatedServer
+) -> None:
+    prompts = [PROMPT + "list", "a short one"]
+    body: dict[str, Any] = {"prompt": prompts, "max_tokens": 8}
+    asked = {**body, "max_tokens": 1, "kv_transfer_params": ASKS_FOR_HAND_OFF}
+    params = httpx.post(f"{prefill.url}/v1/completions", json=asked).json()["kv_transfer_params"]
+    split = httpx.post(f"{decode.url}/v1/completions", json={**body, "kv_transfer_params": params}).json()["choices"]
+    alone = httpx.post(f"{plain.url}/v1/completions", json=body).json()["choices"]
+    assert split[0]["text"] == alone[0]["text"]
+    assert split[1]["text"] != alone[1]["text"]
+
+
+def test_roles_are_not_enforced(prefill: SimulatedServer, decode: SimulatedServer, plain: SimulatedServer) -> None:
+    params = hand_off(decode, PROMPT + "roles")
+    swapped = text_of(complete(prefill, PROMPT + "roles", kv_transfer_params=params))
+    assert swapped == text_of(complete(plain, PROMPT + "roles"))

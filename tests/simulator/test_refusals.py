@@ -157,3 +157,9 @@ def test_what_nobody_foresaw_is_a_500_and_the_server_goes_on(server: SimulatedSe
     status, error = refusal(server, "/v1/chat/completions", body)
     assert (status, error["type"]) == (500, "InternalServerError")
     assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_megabytes_of_prompt_are_refused_with_their_number_of_tokens(server: SimulatedServer) -> None:
+    status, error = refusal(server, "/v1/completions", {"prompt": "x" * 5_000_000, "max_tokens": 5})
+    assert status == 400
+    assert "your prompt contains 1250000 input tokens" in error["message"]

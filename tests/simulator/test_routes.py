@@ -67,6 +67,12 @@ def test_wrong_method_is_405(server: SimulatedServer) -> None:
     assert response.headers["allow"] == "POST"
 
 
+def test_head_is_answered_without_a_body(server: SimulatedServer) -> None:
+    with httpx.Client() as client:
+        assert client.head(f"{server.url}/health").status_code == 405
+        assert client.get(f"{server.url}/health").status_code == 200
+
+
 def test_stored_responses_are_not_found(server: SimulatedServer) -> None:
     assert httpx.get(f"{server.url}/v1/responses/resp_1").status_code == 404
     assert httpx.post(f"{server.url}/v1/responses/resp_1/cancel").status_code == 404
