@@ -19,6 +19,7 @@ urlpatterns = [
     path("servers/<int:server_id>/move/", moves.ask, name="server_move"),
     path("moves/<int:move_id>/", moves.page, name="move"),
     path("moves/<int:move_id>/cancel/", moves.cancel, name="move_cancel"),
+    path("moves/<int:move_id>/force/", moves.force, name="move_force"),
     path("moves/<int:move_id>/again/", moves.again, name="move_again"),
     path("hosts/", hosts.listing, name="hosts"),
     path("hosts/new/", hosts.new, name="host_new"),

@@ -16,6 +16,7 @@ CHANGES = {
     "server_delete": "operator",
     "server_move": "operator",
     "move_cancel": "operator",
+    "move_force": "operator",
     "move_again": "operator",
     "deployment_new": "operator",
     "deployment_edit": "operator",

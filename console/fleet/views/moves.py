@@ -101,6 +101,17 @@ def cancel(request: HttpRequest, move_id: int) -> HttpResponse:
 
 @require_POST
 @needs(Role.OPERATOR)
+def force(request: HttpRequest, move_id: int) -> HttpResponse:
+    back = reverse("move", args=[_move(move_id).pk])
+    try:
+        move = moves.force(move_id, actor_of(request))
+    except FleetError as error:
+        return answers.refused(request, error, back)
+    return answers.done(request, f"What still ran on {move.server.name} is cut off; the move goes on.", back)
+
+
+@require_POST
+@needs(Role.OPERATOR)
 def again(request: HttpRequest, move_id: int) -> HttpResponse:
     """The ways out of a failed move: retry, back, plain."""
     back = reverse("move", args=[_move(move_id).pk])

@@ -1,0 +1,119 @@
+"""The deployment page as the server renders it: it works before any script has arrived."""
+
+import re
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from console.fleet.models import Move, Pair
+from console.fleet.states import MoveStatus, PairState, ServerRole, ServerState
+from tests.factories import make_server
+from tests.pages.conftest import Fleet
+
+YARD = "/deployments/chat/"
+
+
+def columns(page: str) -> dict[str, list[str]]:
+    """Server names by column, without the template that the script copies."""
+    tracks = re.findall(r'<section class="track" data-role="(\w+)".*?</section>', page, re.DOTALL)
+    parts = re.findall(r'<section class="track".*?</section>', page, re.DOTALL)
+    names = [re.findall(r'data-f="name"[^>]*>([^<]*)<', part) for part in parts]
+    return dict(zip(tracks, names, strict=True))
+
+
+def test_each_server_stands_in_the_column_of_its_role(fleet: Fleet, viewer: Client) -> None:
+    assert columns(viewer.get(YARD).text) == {"prefill": ["chat-1"], "decode": ["chat-2"], "plain": ["chat-3"]}
+
+
+def test_an_operator_can_move_a_ready_server_and_start_a_stopped_one(fleet: Fleet, operator: Client) -> None:
+    page = operator.get(YARD).text
+    assert f'href="/servers/{fleet.prefill.pk}/move/?role=decode" >' in page
+    assert f'action="/servers/{fleet.stopped.pk}/start/"' in page
+
+
+def test_a_viewer_sees_the_servers_and_no_button(fleet: Fleet, viewer: Client) -> None:
+    page = viewer.get(YARD).text
+    assert "chat-1" in page
+    for word in ("Move to", "Start</button>", "Add a server", "data-act", "server-grip"):
+        assert word not in page
+
+
+def test_an_empty_column_says_how_to_fill_it(fleet: Fleet, operator: Client) -> None:
+    fleet.stopped.delete()
+    assert "No plain server." in operator.get(YARD).text
+
+
+def test_a_failed_server_shows_its_instruction(fleet: Fleet, viewer: Client) -> None:
+    failure = {"code": "x", "message": "NIXL is not available.", "instruction": "Install it next to vLLM."}
+    make_server(ServerRole.PLAIN, ServerState.FAILED, fleet.deployment, fleet.host, failure=failure)
+    page = viewer.get(YARD).text
+    assert "NIXL is not available." in page
+    assert "Install it next to vLLM." in page
+
+
+def test_a_degradation_stands_beside_the_state(fleet: Fleet, viewer: Client) -> None:
+    Pair.objects.create(
+        prefill=fleet.prefill,
+        decode=fleet.decode,
+        prefill_generation=1,
+        decode_generation=1,
+        state=PairState.UNVERIFIED,
+    )
+    page = viewer.get(YARD).text
+    assert "Not yet verified with chat-2." in page
+    assert 'data-state="ready"' in page
+
+
+def test_an_open_move_shows_its_step_and_can_be_cancelled(fleet: Fleet, operator: Client) -> None:
+    move = Move.objects.create(
+        server=fleet.prefill,
+        deployment=fleet.deployment,
+        from_role=ServerRole.PREFILL,
+        to_role=ServerRole.DECODE,
+        status=MoveStatus.DRAINING,
+        requested_by="olga",
+    )
+    page = operator.get(YARD).text
+    assert "chat-1: prefill → decode" in page
+    assert f'action="/moves/{move.pk}/cancel/"' in page
+
+
+def test_the_latest_requests_are_there_before_the_script(fleet: Fleet, viewer: Client) -> None:
+    page = viewer.get(YARD).text
+    assert 'href="/requests/req-1/"' in page
+    assert "150 ms" in page
+
+
+def test_it_shows_how_to_send_a_request_to_this_very_address(fleet: Fleet, viewer: Client) -> None:
+    page = viewer.get(YARD, headers={"host": "localhost:8123"}).text
+    assert "curl -N http://localhost:8123/v1/chat/completions" in page
+    assert '"model": "chat"' in page
+    assert "$SWITCHYARD_KEY" in page
+
+
+def test_the_command_names_no_key_where_none_is_needed(fleet: Fleet, viewer: Client) -> None:
+    fleet.deployment.require_key = False
+    fleet.deployment.save(update_fields=["require_key"])
+    assert "SWITCHYARD_KEY" not in viewer.get(YARD).text
+
+
+def test_more_servers_cost_no_more_queries(fleet: Fleet, viewer: Client) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as seen:
+            viewer.get(YARD)
+        return len(seen)
+
+    few = queries()
+    for role in ServerRole:
+        make_server(role, ServerState.READY, fleet.deployment, fleet.host)
+    assert queries() == few
+
+
+@pytest.mark.parametrize("path", ["/", YARD, "/login/", "/hosts/", "/requests/"])
+def test_no_page_holds_a_script_or_a_handler_of_its_own(path: str, fleet: Fleet, admin: Client) -> None:
+    answer = admin.get(path, follow=True)
+    assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
+    assert re.findall(r"<script(?![^>]*\bsrc=)", answer.text) == []
+    assert re.findall(r"\son\w+=", answer.text) == []
