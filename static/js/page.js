@@ -74,10 +74,19 @@ document.body.addEventListener("htmx:responseError", (event) => {
 document.body.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden && isPoll(event)) event.preventDefault();
 });
+document.body.addEventListener("htmx:beforeSwap", (event) => {
+  if (isPoll(event) && event.detail.xhr.status >= 400) event.detail.shouldSwap = false;
+});
 document.body.addEventListener("htmx:afterRequest", (event) => {
   if (!isPoll(event)) return;
   const { successful } = event.detail;
   event.target.classList.toggle("is-stale", !successful);
   const note = document.querySelector(`[data-stale-note="${event.target.id}"]`);
   if (note) note.hidden = successful;
+});
+
+// A filtered list's address holds what was chosen and nothing else.
+document.body.addEventListener("htmx:configRequest", (event) => {
+  if (!event.target.matches("form[role=search]")) return;
+  for (const [name, value] of [...event.detail.formData]) if (!value) event.detail.formData.delete(name);
 });

@@ -8,6 +8,7 @@ from django.http.request import QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
+from django_htmx.http import HttpResponseClientRefresh
 
 from console import answers
 from console.accounts.access import actor_of, needs
@@ -33,6 +34,8 @@ LOG_DOWNLOAD_BYTES = 8 * 1024 * 1024
 @needs(Role.VIEWER)
 def page(request: HttpRequest, server_id: int) -> HttpResponse:
     server = _server(server_id)
+    if answers.is_region(request) and request.GET.get("generation") not in (None, str(server.generation)):
+        return HttpResponseClientRefresh()  # started anew: its command and its log are others now
     context = {"section": "deployments", "server": server, "role_choices": ServerRole.choices, **details(server)}
     return render(request, "fleet/_server.html" if answers.is_region(request) else "fleet/server.html", context)
 
