@@ -10,6 +10,7 @@ from console.api import choices, find
 from console.api.identity import OPERATOR, VIEWER
 from console.api.shapes import Count, Input, Text
 from console.fleet import actions, guards
+from console.fleet import preflight as preflight_checks
 from console.launch import command, remote
 from console.launch.contracts import LaunchSpec
 
@@ -64,7 +65,7 @@ def preflight(request: HttpRequest, body: PreflightIn) -> dict[str, Any]:
     """Asks the host what would keep such a server from starting. Starts and changes nothing."""
     deployment, host = find.given_deployment(body.deployment), find.given_host(body.host)
     spec = actions.launch_preview(deployment, host, body.role, body.gpu_indexes, body.name)
-    checks = remote.preflight(host, spec)
+    checks = preflight_checks.run(deployment, host, spec)
     return {"ok": all(check["result"] != "failed" for check in checks), "command": command_out(spec), "checks": checks}
 
 

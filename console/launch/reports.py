@@ -111,7 +111,8 @@ def _note_servers(host: Host, report: HostReport) -> None:
     by_server: dict[int, list[ServerObservation]] = defaultdict(list)
     for seen in report["servers"]:
         by_server[seen["server_id"]].append(seen)
-    for server in Server.objects.with_names().filter(host=host):
+    for server in Server.objects.filter(host=host):
+        server.host = host
         _note_server(server, by_server.pop(server.pk, []), report["sent_at"])
     for strangers in by_server.values():
         for seen in strangers:

@@ -14,7 +14,7 @@ from console import answers
 from console.accounts.access import actor_of, needs
 from console.accounts.audit import Actor
 from console.accounts.models import Role
-from console.fleet import actions
+from console.fleet import actions, preflight
 from console.fleet.cards import server_card
 from console.fleet.errors import FleetError
 from console.fleet.forms import ServerForm
@@ -191,7 +191,7 @@ def _preview(deployment: Deployment, host: Host | None, given: QueryDict) -> tup
 
 def _checks(deployment: Deployment, host: Host | None, spec: LaunchSpec) -> dict[str, Any]:
     try:
-        return {"results": remote.preflight(host, spec) if host else []}
+        return {"results": preflight.run(deployment, host, spec) if host else []}
     except FleetError as error:
         return {"problem": error.message}
 
