@@ -13,7 +13,7 @@ from routing.ask import Ask, headers_for_servers
 from routing.bodies import DecodeBody, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
-from routing.errors import BadAnswer, Headers
+from routing.errors import BadAnswer, Headers, LegError
 from routing.handoff import Handoff
 from routing.leg import Leg
 from routing.record import Record
@@ -28,6 +28,8 @@ class Watch(Protocol):
     responses: Memory
 
     def first_token(self, record: Record) -> None: ...
+
+    def count_failure(self, choice: Choice, error: LegError, *, on_prefill: bool) -> None: ...
 
 
 @dataclass(slots=True)
@@ -149,12 +151,19 @@ class Attempt:
             idle_s=self._timeouts.idle_s,
         )
         try:
-            await relay.ended
+            error = await relay.ended
         finally:
             relay.stop()
             self._take_usage(scanner.usage)
             self._remember_response(scanner.response_id)
-        answer.end_stream()
+        if error is None:
+            answer.end_stream()
+        elif answer.committed:
+            leg.blame(error)
+            self._job.watch.count_failure(self._choice, error, on_prefill=False)
+            answer.fail(error)
+        else:
+            raise error
 
     def _first_token(self) -> None:
         if self.handoff is not None:

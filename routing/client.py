@@ -94,8 +94,8 @@ class Connection(asyncio.Protocol):
         """Hands the body to `sink`, beginning with what came already. Its `closed` is called once, maybe at once."""
         self._sink = sink
         parts, self._parts = self._parts, []
-        for part in parts:
-            sink.part(part)
+        if parts:
+            sink.part(b"".join(parts))
         self._tell_end()
 
     async def read(self, limit_bytes: int) -> bytes:
@@ -170,8 +170,8 @@ class Connection(asyncio.Protocol):
             if sum(map(len, self._parts)) > MAX_UNREAD_BYTES:
                 self.pause()
             return
-        for part in parts:
-            self._sink.part(part)
+        if parts:
+            self._sink.part(b"".join(parts) if len(parts) > 1 else parts[0])
 
     def eof_received(self) -> bool:
         return False

@@ -16,6 +16,7 @@ from routing.app import Message, Receive, Router, Scope, Send
 from routing.backend import Backend
 from routing.models import fetch_cards
 from routing.table import Deployment, Policy, Role, Server, Table, Timeouts
+from routing.tuning import tune_process
 from routing.uvicorn_protocol import protocol_for
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     app = Alone(args)
+    tune_process()
     config = uvicorn.Config(
         app,
         host=args.host,

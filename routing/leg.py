@@ -35,7 +35,11 @@ class Leg:
         self._taken.give_back()
         if self.connection is not None:
             self.connection.release()
-        self._tell_circuit(error)
+        self._tell_circuit(error or self._blamed)
+
+    def blame(self, error: LegError) -> None:
+        """What went wrong without being raised."""
+        self._blamed = error
 
     def _tell_circuit(self, error: BaseException | None) -> None:
         circuit = self.backend.circuit
@@ -51,6 +55,7 @@ class Leg:
         return self.connection is not None and self.connection.bytes_received
 
     _gave_tokens = False
+    _blamed: LegError | None = None
 
     def gave_tokens(self) -> None:
         """A server that produces tokens is alive, however this request ends."""

@@ -15,8 +15,8 @@ from routing.sse import EventTooLong, Json, Scanner
 class StreamRelay:
     """One stream. Nothing goes out before its first token, so that a stream that never brings one can be tried again.
 
-    `ended` is done when the stream is over: with a `LegError` when it broke or ended without its answer. Whether
-    bytes went out by then says `begun`.
+    `ended` gives None when the stream brought its whole answer, else the error. (It is not raised: a traceback per
+    broken stream is garbage that only the collector can find.)
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class StreamRelay:
         self._idle_s = idle_s
         self._idle_timer = loop.call_later(idle_s, self._check_idle) if idle_s is not None else None
         self.begun = False
-        self.ended: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[LegError | None] = loop.create_future()
         reply.on_pause = self._pause
         self._connection.stream_to(self)
 
@@ -153,12 +153,8 @@ class StreamRelay:
         self.stop()
         if self._last:
             self._record.last_token_ms = self._clock.ms_at(self._last)
-        if self.ended.done():
-            return
-        if error is None:
-            self.ended.set_result(None)
-        else:
-            self.ended.set_exception(error)
+        if not self.ended.done():
+            self.ended.set_result(error)
 
     def stop(self) -> None:
         """Lets go of the client and the clock; harmless when repeated."""

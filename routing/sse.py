@@ -112,7 +112,8 @@ class Scanner:
             data = self.carry + data
         out: list[bytes] = []
         counting = start = 0
-        while (end := event_end(data, start)) >= 0:
+        has_cr = b"\r" in data
+        while (end := event_end(data, start, has_cr)) >= 0:
             seen = self._read(data, start, end)
             if not (seen.usage_only and self._drop_usage) and not (seen is DONE and self._is_cut_short):
                 out.append(data[start:end] if seen.instead is None else seen.instead)
@@ -236,10 +237,10 @@ def _error_of(error: object) -> Json:
     return error if isinstance(error, dict) else {"message": str(error)}
 
 
-def event_end(data: bytes, start: int) -> int:
+def event_end(data: bytes, start: int, has_cr: bool) -> int:
     """Where the event that begins at `start` ends, its blank line included; -1 when it is not complete."""
     end = data.find(b"\n\n", start)
-    if b"\r" in data:
+    if has_cr:
         crlf = data.find(b"\r\n\r\n", start)
         if crlf >= 0 and (end < 0 or crlf < end):
             return crlf + 4

@@ -5,7 +5,7 @@ Use it as `uvicorn.Config(app, http=protocol_for(router))`. Requests that are pi
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import httptools
@@ -106,6 +106,7 @@ class DirectReply:
         self._size = 0
         self._chunked = False
         self._begun = False
+        self._unsent: list[bytes] = []
 
     # Reading
 
@@ -145,21 +146,37 @@ class DirectReply:
         if self._chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        self._transport.write(b"".join(lines))
+        self._write_soon(lines)
 
     def write(self, data: bytes) -> None:
-        if not data:
-            return
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if data:
+            self._write_soon((b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,))
+
+    def _write_soon(self, parts: Iterable[bytes]) -> None:
+        """What one turn of the event loop writes goes out in one system call: those cost more than all else here."""
+        if not self._unsent:
+            self._protocol.loop.call_soon(self._flush)
+        self._unsent += parts
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if unsent and not self.disconnected:
+            self._transport.write(b"".join(unsent))
 
     def write_frame(self, frame: bytes, start: int, end: int) -> None:
-        self._transport.write(frame if self._chunked else frame[start:end])
+        if not self._chunked:
+            self.write(frame[start:end])
+        elif self._unsent:
+            self._unsent.append(frame)
+        else:
+            self._transport.write(frame)
 
     def finish(self) -> None:
         if self.response_complete or self.disconnected:
             return
         if self._chunked:
-            self._transport.write(LAST_CHUNK)
+            self._unsent.append(LAST_CHUNK)
+        self._flush()
         self.response_complete = True
         if not self.keep_alive:
             self._transport.close()
