@@ -17,7 +17,7 @@ from routing.circuit import State
 from routing.errors import LegError, Refusal
 from routing.exchange import Exchange
 from routing.handoff import Handoff
-from routing.http1 import Headers
+from routing.http1 import Headers, unframed
 from routing.loads import Load, Sample
 from routing.metrics import RouterMetrics
 from routing.models import model_cards
@@ -314,8 +314,8 @@ class AsgiReply:
         if self._queued_bytes > HIGH_WATER_BYTES:
             self._set_paused(True)
 
-    def write_frame(self, frame: bytes, start: int, end: int) -> None:
-        self.write(frame[start:end])
+    def write_frames(self, frames: bytes) -> None:
+        self.write(unframed(frames))
 
     def finish(self) -> None:
         self._finished = True

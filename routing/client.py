@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from routing.errors import BadAnswer, ConnectFailed, ConnectionLost, LegError, ServerBusy, TimedOut
-from routing.http1 import Chunked, Decoder, Head, Malformed, decoder_for
+from routing.http1 import Decoder, Head, Malformed, decoder_for
 
 IDLE_LIMIT_S = 4.0
 """Engines close idle connections after 5 s; ours go first, so that no request is sent into a closing one."""
@@ -21,10 +21,10 @@ MAX_UNREAD_BYTES = 256 * 1024
 
 
 class Sink(Protocol):
-    """Who takes a streamed body. Called on the event loop, must return at once."""
+    """Who takes a body. Called on the event loop, must return at once."""
 
-    def frame(self, data: bytes, start: int, end: int) -> None:
-        """One whole HTTP chunk: `data` is its frame, which the payload fills from `start` to `end`."""
+    def take(self, data: bytes, at: int) -> int:
+        """Offered `data` from `at` on where an HTTP chunk begins: takes any whole chunks, tells where it stopped."""
 
     def part(self, data: bytes) -> None:
         """Some bytes of the body, however they were cut."""
@@ -44,8 +44,10 @@ class Connection(asyncio.Protocol):
         "_decoder",
         "_error",
         "_head_ready",
-        "_parts",
+        "_is_lost",
         "_sink",
+        "_unread",
+        "_unread_bytes",
         "bytes_received",
         "head",
         "idle_since",
@@ -63,6 +65,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.idle_since = 0.0
         self.uses = 0
+        self._is_lost = False
         self._reset()
 
     def _reset(self) -> None:
@@ -74,7 +77,9 @@ class Connection(asyncio.Protocol):
         self._decoder: Decoder | None = None
         self._error: LegError | None = None
         self._head_ready: asyncio.Future[None] | None = None
-        self._parts: list[bytes] = []
+        self._unread: list[bytes] = []
+        """Body bytes, undecoded, from before somebody takes them."""
+        self._unread_bytes = 0
         self._sink: Sink | None = None
 
     # One request
@@ -93,9 +98,12 @@ class Connection(asyncio.Protocol):
     def stream_to(self, sink: Sink) -> None:
         """Hands the body to `sink`, beginning with what came already. Its `closed` is called once, maybe at once."""
         self._sink = sink
-        parts, self._parts = self._parts, []
-        if parts:
-            sink.part(b"".join(parts))
+        unread, self._unread = b"".join(self._unread), []
+        self.resume()
+        if unread:
+            self._decode(unread, 0)
+        if self._is_lost:
+            self._end_at_eof()
         self._tell_end()
 
     async def read(self, limit_bytes: int) -> bytes:
@@ -129,60 +137,79 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
 
     def data_received(self, data: bytes) -> None:
-        sink, decoder = self._sink, self._decoder
         self.last_byte_at = self.pool.last_byte_at = time.monotonic()
-        if sink is not None and type(decoder) is Chunked and decoder.at_boundary:
-            # The usual case of a stream: exactly one chunk, passed on in the frame it came in.
-            start = data.find(b"\r\n", 1, 10) + 2
-            if start > 2 and data.endswith(b"\r\n"):
-                try:
-                    whole = int(data[: start - 2], 16) + start + 2 == len(data)
-                except ValueError:
-                    whole = False
-                if whole and len(data) > start + 2:
-                    sink.frame(data, start, len(data) - 2)
-                    return
-        self._take(data)
+        sink, decoder = self._sink, self._decoder
+        if sink is not None and decoder is not None:
+            # A token of a stream usually ends here: a whole chunk, passed on in the frame it came in.
+            at = sink.take(data, 0) if decoder.at_boundary else 0
+            if at < len(data):
+                self._decode(data, at)
+                self._tell_end()
+        else:
+            self._before_body(data)
 
-    def _take(self, data: bytes) -> None:
+    def _before_body(self, data: bytes) -> None:
+        """The answer's head, and body bytes that nobody takes yet."""
         if self.head is None:
             self.close()  # Bytes that nobody asked for.
             return
         self.bytes_received = True
-        try:
-            if self._decoder is None:
+        if self._decoder is None:
+            try:
                 rest = self.head.feed(data)
                 if rest is None:
                     return
                 self._decoder = decoder_for(self.head, self.method)
-                self._answer_head(None)
-                data = rest
-            parts = self._decoder.feed(data) if data else []
-        except Malformed as error:
-            self._fail(BadAnswer(f"{self.pool.name} answered with something that is not HTTP: {error}"))
-            return
-        self._pass_on(parts)
-        self._tell_end()
-
-    def _pass_on(self, parts: list[bytes]) -> None:
-        if self._sink is None:
-            self._parts += parts
-            if sum(map(len, self._parts)) > MAX_UNREAD_BYTES:
+            except Malformed as error:
+                self._fail(self._malformed(error))
+                return
+            data = rest
+            self._answer_head(None)
+        if data:
+            self._unread.append(data)
+            self._unread_bytes += len(data)
+            if self._unread_bytes > MAX_UNREAD_BYTES:
                 self.pause()
-            return
-        if parts:
-            self._sink.part(b"".join(parts) if len(parts) > 1 else parts[0])
+
+    def _decode(self, data: bytes, at: int) -> None:
+        sink, decoder = self._sink, self._decoder
+        assert sink is not None
+        assert decoder is not None
+        try:
+            while at < len(data):
+                if decoder.at_boundary and (taken := sink.take(data, at)) > at:
+                    at = taken
+                    continue
+                piece, at = decoder.step(data, at)
+                if piece:
+                    sink.part(piece)
+        except Malformed as error:
+            self._fail(self._malformed(error))
+
+    def _malformed(self, error: Malformed) -> LegError:
+        return BadAnswer(f"{self.pool.name} answered with something that is not HTTP: {error}")
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.pool.forget(self)
-        if self._decoder is not None and self._decoder.ends_at_eof:
-            self._decoder.done = True
-            self._tell_end()
-        elif not self.is_complete:
+        self._is_lost = True
+        if self.head is None:
+            return
+        if self._decoder is None:
             self._fail(self._loss())
+        elif self._sink is not None:
+            self._end_at_eof()
+            self._tell_end()
+
+    def _end_at_eof(self) -> None:
+        """The connection is gone and every byte of it was decoded."""
+        assert self._decoder is not None
+        if self._decoder.ends_at_eof:
+            self._decoder.done = True
+        elif not self._decoder.done:
+            self._error = self._error or self._loss()
 
     def _loss(self) -> LegError:
         answered = "in the middle of its answer" if self.bytes_received else "without answering"
@@ -238,8 +265,8 @@ class _Collector:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def frame(self, data: bytes, start: int, end: int) -> None:
-        self.part(data[start:end])
+    def take(self, data: bytes, at: int) -> int:
+        return at
 
     def part(self, data: bytes) -> None:
         self._size += len(data)

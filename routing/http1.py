@@ -7,7 +7,8 @@ import httptools
 
 Headers = list[tuple[bytes, bytes]]
 MAX_HEAD_BYTES = 64 * 1024
-_HEX = re.compile(rb"[0-9a-fA-F]{1,8}")
+MAX_LINE_BYTES = 4096
+_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;|$)")
 
 
 class Malformed(ValueError):
@@ -65,100 +66,92 @@ class Head:
 
 
 class Decoder(Protocol):
-    """Takes the bytes of a body as they come. `done` once it is complete."""
+    """Takes a body's bytes as they come. `done` once it is complete."""
 
     done: bool
+    at_boundary: bool
+    """The next byte begins a chunk: whoever knows chunks may take whole ones past the decoder."""
     ends_at_eof: bool
 
-    def feed(self, data: bytes) -> list[bytes]: ...
+    def step(self, data: bytes, at: int) -> tuple[bytes, int]:
+        """The next piece of the body in `data` from `at` on, and where to go on. It always goes on, up to the end."""
 
 
 class Sized:
-    ends_at_eof = False
+    ends_at_eof = at_boundary = False
 
     def __init__(self, length: int) -> None:
         self._left = length
         self.done = length == 0
 
-    def feed(self, data: bytes) -> list[bytes]:
-        if len(data) > self._left:
+    def step(self, data: bytes, at: int) -> tuple[bytes, int]:
+        piece = data[at:] if at else data
+        if len(piece) > self._left:
             raise Malformed("more bytes than the answer's content-length")
-        self._left -= len(data)
+        self._left -= len(piece)
         self.done = self._left == 0
-        return [data]
+        return piece, len(data)
 
 
 class UntilClosed:
-    done = False
+    done = at_boundary = False
     ends_at_eof = True
 
-    def feed(self, data: bytes) -> list[bytes]:
-        return [data]
+    def step(self, data: bytes, at: int) -> tuple[bytes, int]:
+        return data[at:], len(data)
 
 
 class Chunked:
-    """Any cut of a chunked body. `at_boundary`: the next byte begins a chunk."""
+    """Any cut of a chunked body."""
 
     ends_at_eof = False
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._line = b""
+        """The beginning of a size line or trailer."""
         self._left = 0
+        """Bytes of the present chunk, the two of its closing line break included."""
+        self._in_trailer = False
         self.done = False
         self.at_boundary = True
 
-    def feed(self, data: bytes) -> list[bytes]:
-        parts: list[bytes] = []
-        data = self._buffer + data
-        at = 0
-        while not self.done:
-            if self._left:
-                at = self._take_part(data, at, parts)
-                if self._left:
-                    break
-            line_end = data.find(b"\r\n", at)
-            if line_end < 0:
-                self._limit_line(len(data) - at)
-                break
-            size = self._size(data[at:line_end])
-            if size == 0:
-                at = self._take_trailer(data, at)
-                break
-            self._left, at = size + 2, line_end + 2
-        self._buffer = data[at:]
-        self.at_boundary = not self._buffer and not self._left
-        return parts
+    def step(self, data: bytes, at: int) -> tuple[bytes, int]:
+        if self._left:
+            return self._take_data(data, at)
+        end = data.find(b"\n", at)
+        if self.done or end < 0:
+            return self._keep_line(data, at)
+        line, self._line = (self._line + data[at:end]).strip(), b""
+        if self._in_trailer:
+            self.done = not line
+        else:
+            self._begin_chunk(line)
+        self.at_boundary = False
+        return b"", end + 1
 
-    def _take_part(self, data: bytes, at: int, parts: list[bytes]) -> int:
-        """The chunk's data; its closing line break counts as two bytes more."""
+    def _take_data(self, data: bytes, at: int) -> tuple[bytes, int]:
         here = min(self._left, len(data) - at)
         text = max(0, min(here, self._left - 2))
-        if text:
-            parts.append(data[at : at + text])
         self._left -= here
-        return at + here
+        self.at_boundary = not self._left
+        return data[at : at + text], at + here
 
-    def _take_trailer(self, data: bytes, at: int) -> int:
-        """The last chunk ends with an empty line, after trailers that nobody reads."""
-        if data.startswith(b"\r\n", data.find(b"\r\n", at) + 2):
-            self.done = True
-            return data.find(b"\r\n", at) + 4
-        end = data.find(b"\r\n\r\n", at)
-        if end < 0:
-            self._limit_line(len(data) - at, MAX_HEAD_BYTES)
-            return at
-        self.done = True
-        return end + 4
-
-    def _size(self, line: bytes) -> int:
-        match = _HEX.match(line)
+    def _begin_chunk(self, line: bytes) -> None:
+        match = _SIZE.match(line)
         if match is None:
             raise Malformed("a chunk of the answer has no size")
-        return int(match[0], 16)
+        size = int(match[1], 16)
+        self._in_trailer = size == 0
+        self._left = size + 2 if size else 0
 
-    def _limit_line(self, length: int, limit: int = 1024) -> None:
-        if length > limit:
+    def _keep_line(self, data: bytes, at: int) -> tuple[bytes, int]:
+        if self.done:
+            raise Malformed("more bytes than the answer's last chunk")
+        self._line += data[at:]
+        if len(self._line) > MAX_LINE_BYTES:
             raise Malformed("a chunk of the answer has no size")
+        self.at_boundary = False
+        return b"", len(data)
 
 
 def decoder_for(head: Head, method: str) -> Decoder:
@@ -169,3 +162,12 @@ def decoder_for(head: Head, method: str) -> Decoder:
         return Chunked()
     length = head.get(b"content-length")
     return Sized(int(length)) if length is not None else UntilClosed()
+
+
+def unframed(frames: bytes) -> bytes:
+    """The data of whole chunks."""
+    decoder, parts, at = Chunked(), [], 0
+    while at < len(frames):
+        part, at = decoder.step(frames, at)
+        parts.append(part)
+    return b"".join(parts)

@@ -10,6 +10,7 @@ from routing.leg import Leg
 from routing.record import Record
 from routing.reply import Reply
 from routing.sse import EventTooLong, Json, Scanner
+from routing.template import FrameTemplate
 
 
 class StreamRelay:
@@ -22,6 +23,7 @@ class StreamRelay:
     __slots__ = (
         "_clock",
         "_connection",
+        "_gaps",
         "_held",
         "_idle_s",
         "_idle_timer",
@@ -32,6 +34,7 @@ class StreamRelay:
         "_record",
         "_reply",
         "_scanner",
+        "_template",
         "begun",
         "ended",
     )
@@ -61,6 +64,8 @@ class StreamRelay:
         self._on_first_token = first_token
         self._held: list[bytes] = []
         self._last = 0.0
+        self._gaps = record.gaps_ms
+        self._template: FrameTemplate | None = None
         self._idle_s = idle_s
         self._idle_timer = loop.call_later(idle_s, self._check_idle) if idle_s is not None else None
         self.begun = False
@@ -70,15 +75,21 @@ class StreamRelay:
 
     # Sink
 
-    def frame(self, data: bytes, start: int, end: int) -> None:
-        scanner = self._scanner
-        if self.begun and not scanner.carry and scanner.is_plain_token(data, start, end):
+    def take(self, data: bytes, at: int) -> int:
+        template = self._template
+        if template is None or self._scanner.carry:
+            return at
+        if at == 0 and template.is_token(data):
             now = self._connection.last_byte_at
-            self._record.gaps_ms.append((now - self._last) * 1e3)
+            self._gaps.append((now - self._last) * 1e3)
             self._last = now
-            self._reply.write_frame(data, start, end)
-            return
-        self.part(data[start:end])
+            self._reply.write_frames(data)
+            return len(data)
+        count, end = template.run(data, at)
+        if count:
+            self._count(count)
+            self._reply.write_frames(data[at:end])
+        return end
 
     def part(self, data: bytes) -> None:
         try:
@@ -92,10 +103,12 @@ class StreamRelay:
         if self.begun:
             if out:
                 self._reply.write(out)
-            return
-        self._held.append(out)
-        if counting or self._scanner.ended:
-            self._begin()
+        else:
+            self._held.append(out)
+            if counting or self._scanner.ended:
+                self._begin()
+        if self._template is None and self._scanner.prefix and self.begun:
+            self._template = FrameTemplate(self._scanner.prefix, self._scanner.suffix)
 
     def closed(self, error: LegError | None) -> None:
         scanner = self._scanner
@@ -113,15 +126,15 @@ class StreamRelay:
 
     def _count(self, counting: int) -> None:
         now = self._connection.last_byte_at
-        gaps = self._record.gaps_ms
+        gaps = self._gaps
         if self._record.first_token_ms is None:
             self._record.first_token_ms = self._clock.ms_at(now)
             self._leg.gave_tokens()
             self._on_first_token()
         else:
             gaps.append((now - self._last) * 1e3)
-        for _ in range(counting - 1):
-            gaps.append(0.0)
+        if counting > 1:
+            gaps.extend([0.0] * (counting - 1))
         self._last = now
 
     def _begin(self) -> None:

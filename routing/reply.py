@@ -43,8 +43,8 @@ class Reply(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
-    def write_frame(self, frame: bytes, start: int, end: int) -> None:
-        """`write(frame[start:end])`, given also as the HTTP chunk it came in."""
+    def write_frames(self, frames: bytes) -> None:
+        """`write` of the data of whole HTTP chunks, given as they came."""
 
     def finish(self) -> None: ...
 

@@ -79,7 +79,7 @@ class Scanner:
         self.carry = b""
         """The beginning of an event that is not complete yet."""
         self.prefix = b""
-        """Empty until a template is known; then `is_plain_token` is exact."""
+        """Of the usual event, before its text (`routing.template`); empty until one came."""
         self.suffix = b""
         self.cached_tokens: int | None = None
         """The prefill server's count, which takes the decode server's place in a usage chunk."""
@@ -98,13 +98,6 @@ class Scanner:
     def _is_cut_short(self) -> bool:
         """The end marker came before an end: it is held back, because clients read nothing that follows it."""
         return self.error is None and (not self.ended or bool(self._open))
-
-    def is_plain_token(self, data: bytes, start: int, end: int) -> bool:
-        """Whether these bytes, begun between two events, are one event that differs from the template in its text."""
-        if not self.prefix or not data.startswith(self.prefix, start):
-            return False
-        text, after = start + len(self.prefix), end - len(self.suffix)
-        return after > text and data.endswith(self.suffix, after, end) and data.find(b'"', text, end) == after
 
     def feed(self, data: bytes) -> tuple[bytes, int]:
         """Takes any cut of the stream; returns the events it completes and how many of them carry tokens."""
@@ -125,8 +118,6 @@ class Scanner:
         return b"".join(out), counting
 
     def _read(self, data: bytes, start: int, end: int) -> Seen:
-        if self.is_plain_token(data, start, end):
-            return TOKEN
         text = data_of(data[start:end])
         if text is None:
             return NOTHING

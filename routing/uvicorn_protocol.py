@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from routing.app import Router
 from routing.exchange import Exchange
-from routing.http1 import Headers
+from routing.http1 import Headers, unframed
 from routing.paths import is_ours
 from routing.reply import Request
 
@@ -163,13 +163,13 @@ class DirectReply:
         if unsent and not self.disconnected:
             self._transport.write(b"".join(unsent))
 
-    def write_frame(self, frame: bytes, start: int, end: int) -> None:
+    def write_frames(self, frames: bytes) -> None:
         if not self._chunked:
-            self.write(frame[start:end])
+            self.write(unframed(frames))
         elif self._unsent:
-            self._unsent.append(frame)
+            self._unsent.append(frames)
         else:
-            self._transport.write(frame)
+            self._transport.write(frames)
 
     def finish(self) -> None:
         if self.response_complete or self.disconnected:

@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.http1 import Chunked, Head, Malformed, Sized, decoder_for, request_head
+from routing.http1 import Chunked, Decoder, Head, Malformed, Sized, decoder_for, request_head
 
 
 def chunked(parts: list[bytes], trailer: bytes = b"") -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts if part) + b"0\r\n" + trailer + b"\r\n"
+
+
+def feed(decoder: Decoder, data: bytes) -> bytes:
+    parts, at = [], 0
+    while at < len(data):
+        part, at = decoder.step(data, at)
+        parts.append(part)
+    return b"".join(parts)
 
 
 @given(st.lists(st.binary(max_size=40)), st.lists(st.integers(min_value=0)), st.sampled_from([b"", b"x-a: b\r\n"]))
@@ -18,8 +26,8 @@ def test_a_chunked_body_is_the_same_however_it_is_cut(parts: list[bytes], cuts: 
     data = chunked(parts, trailer)
     edges = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
     decoder = Chunked()
-    got = [part for start, end in pairwise(edges) for part in decoder.feed(data[start:end])]
-    assert b"".join(got) == b"".join(parts)
+    got = b"".join(feed(decoder, data[start:end]) for start, end in pairwise(edges))
+    assert got == b"".join(parts)
     assert decoder.done
 
 
@@ -27,27 +35,27 @@ def test_a_chunked_body_is_the_same_however_it_is_cut(parts: list[bytes], cuts: 
 def test_a_body_that_was_cut_off_is_never_done(parts: list[bytes], cut: int) -> None:
     data = chunked(parts)
     decoder = Chunked()
-    decoder.feed(data[: max(0, len(data) - 1 - cut % len(data))])
+    feed(decoder, data[: max(0, len(data) - 1 - cut % len(data))])
     assert not decoder.done
 
 
-@pytest.mark.parametrize("data", [b"zz\r\nabc\r\n", b"\r\nabc", b"-1\r\n", b"x" * 2000])
+@pytest.mark.parametrize("data", [b"zz\r\nabc\r\n", b"\r\nabc\r\n", b"-1\r\n", b"x" * 5000])
 def test_a_chunk_without_a_size_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
-        Chunked().feed(data)
+        feed(Chunked(), data)
 
 
 def test_a_sized_body_is_done_at_its_length() -> None:
     decoder = Sized(5)
-    assert decoder.feed(b"abc") == [b"abc"]
+    assert feed(decoder, b"abc") == b"abc"
     assert not decoder.done
-    decoder.feed(b"de")
+    feed(decoder, b"de")
     assert decoder.done
 
 
 def test_more_than_the_length_is_refused() -> None:
     with pytest.raises(Malformed):
-        Sized(2).feed(b"abc")
+        feed(Sized(2), b"abc")
 
 
 def parse(data: bytes) -> tuple[Head, bytes | None]:
