@@ -218,7 +218,7 @@ class Tries:
         if self._last is None or not self._decode_failed_with_handoff or self._layout.policy.when_no_pair == "refuse":
             return None
         self._decode_failed_with_handoff = False
-        return Choice("fallback", "fallback: decode failed with the hand-off", self._last.decode)
+        return Choice("fallback", "fallback", self._last.decode)
 
     def remember(self, choice: Choice) -> None:
         """Where this session and this prompt are cached now."""

@@ -18,6 +18,8 @@ from routing.paths import is_ours
 from routing.reply import Request
 
 LAST_CHUNK = b"0\r\n\r\n"
+LINGER_S = 5.0
+"""How long a client may go on sending a body that was refused."""
 
 
 def protocol_for(router: Router) -> type[HttpToolsProtocol]:
@@ -31,16 +33,19 @@ class RouterProtocol(HttpToolsProtocol):
     router: ClassVar[Router]
     _direct: "DirectReply | None" = None
     """The reply under way, when the request is ours."""
+    _reading: "DirectReply | None" = None
+    """The same while its request is read; a pipelined request that is read meanwhile is uvicorn's."""
 
     def on_headers_complete(self) -> None:
         if not self._is_direct():
+            self._reading = None
             super().on_headers_complete()
             return
         parsed = httptools.parse_url(self.url)
         path = parsed.path.decode("ascii", "replace")
         request = Request(self.parser.get_method().decode("ascii"), path, parsed.query or b"", self.headers, b"")
         reply = DirectReply(self, request, keep_alive=self.parser.should_keep_alive())
-        self._direct = reply
+        self._direct = self._reading = reply
         self.cycle = reply  # type: ignore[assignment]  # It has what uvicorn looks at.
         if _declared_length(self.headers) > self.router.max_body_bytes:
             reply.refuse_body()
@@ -54,16 +59,16 @@ class RouterProtocol(HttpToolsProtocol):
         return path.startswith(b"/") and b"%" not in path and is_ours(path.decode("latin-1"))
 
     def on_body(self, body: bytes) -> None:
-        if self._direct is None:
+        if self._reading is None:
             super().on_body(body)
         else:
-            self._direct.add_body(body)
+            self._reading.add_body(body)
 
     def on_message_complete(self) -> None:
-        if self._direct is None:
+        if self._reading is None:
             super().on_message_complete()
         else:
-            self._direct.begin()
+            self._reading.end_of_body()
 
     def direct_done(self) -> None:
         self._direct = None
@@ -119,11 +124,18 @@ class DirectReply:
             self.refuse_body()
 
     def refuse_body(self) -> None:
-        """The rest of a body that is too long is not read: the connection ends with the answer."""
+        """The rest of a body that is too long is read and dropped, or the client would not see our answer; then the
+        connection ends."""
         self.keep_alive = False
         self._request.too_large = True
         self._parts = []
         self.begin()
+
+    def end_of_body(self) -> None:
+        if self.response_complete:
+            self._transport.close()
+        else:
+            self.begin()
 
     def begin(self) -> None:
         if self._begun:
@@ -178,7 +190,9 @@ class DirectReply:
             self._unsent.append(LAST_CHUNK)
         self._flush()
         self.response_complete = True
-        if not self.keep_alive:
+        if self._request.too_large:
+            self._protocol.loop.call_later(LINGER_S, self._transport.close)
+        elif not self.keep_alive:
             self._transport.close()
         self._protocol.direct_done()
 

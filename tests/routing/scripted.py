@@ -431,6 +431,10 @@ class Client:
         return data
 
     async def answer(self) -> Answer:
+        async with asyncio.timeout(20):
+            return await self._answer()
+
+    async def _answer(self) -> Answer:
         status, headers = await self.head()
         if "content-length" in headers:
             body = await self.reader.read(int(headers["content-length"])) if headers["content-length"] != "0" else b""

@@ -1,0 +1,219 @@
+"""Which servers a request goes to, and why."""
+
+import random
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from routing.backend import Backend
+from routing.choose import Chooser, Layout, Wish, lay_out
+from routing.errors import Refusal
+from routing.loads import Sample, take
+from routing.table import Deployment, Policy, Server
+from tests.routing.scripted import role_of
+
+NOW = 1000.0
+
+
+def layout(*names: str, policy: Policy | None = None, **more: Any) -> Layout:
+    servers = tuple(Server(name, name, role_of(name), f"http://{name}:1") for name in names)
+    deployment = Deployment("m", "m", servers, policy=policy or Policy(), **more)
+    return lay_out(deployment, [Backend(server, 2048) for server in servers])
+
+
+def choose(place: Layout, wish: Wish | None = None, avoid: frozenset[str] = frozenset()) -> Any:
+    return Chooser(place, wish or Wish(prompt_tokens=100), NOW, avoid).choose()
+
+
+def backend(place: Layout, name: str) -> Backend:
+    return place.by_id[name]
+
+
+def test_a_burst_spreads_evenly_over_idle_servers() -> None:
+    place = layout("P1", "P2", "P3", "P4", "D1", "D2", "D3", "D4")
+    for _ in range(50):
+        choice = choose(place)
+        take(choice.prefill.load, prompt_tokens=100)
+        take(choice.decode.load, streams=1)
+    for pool in (place.prefill, place.decode):
+        counts = [server.load.inflight for server in pool]
+        assert max(counts) - min(counts) <= 2
+
+
+def test_short_prompts_avoid_the_prefill_server_with_a_long_one() -> None:
+    place = layout("P1", "P2", "D1")
+    take(backend(place, "P1").load, prompt_tokens=64_000)
+    for _ in range(10):
+        choice = choose(place)
+        take(choice.prefill.load, prompt_tokens=100)
+        assert choice.prefill.id == "P2"
+
+
+def test_streams_are_counted_to_their_end() -> None:
+    place = layout("P1", "D1", "D2")
+    for _ in range(4):
+        take(backend(place, "D1").load, streams=1)
+    assert choose(place).decode.id == "D2"
+
+
+def test_a_full_kv_cache_weighs_against_a_decode_server() -> None:
+    place = layout("P1", "D1", "D2")
+    for name, usage in (("D1", 0.98), ("D2", 0.10)):
+        take(backend(place, name).load, streams=1)
+        backend(place, name).sample = Sample(NOW, kv_usage=usage)
+    assert {choose(place).decode.id for _ in range(20)} == {"D2"}
+
+
+def test_a_server_of_unknown_kv_use_is_not_taken_for_idle() -> None:
+    place = layout("P1", "D1", "D2")
+    backend(place, "D1").sample = Sample(NOW, kv_usage=0.2)
+    backend(place, "D2").sample = Sample(NOW - 60, kv_usage=0.0)
+    assert {choose(place).decode.id for _ in range(20)} == {"D1"}
+
+
+def test_a_server_without_samples_is_not_flooded() -> None:
+    place = layout("P1", "D1", "D2")
+    backend(place, "D1").sample = Sample(NOW, kv_usage=0.5)
+    for _ in range(40):
+        take(choose(place).decode.load, streams=1)
+    assert abs(backend(place, "D1").load.inflight - backend(place, "D2").load.inflight) <= 2
+
+
+def test_ties_are_broken_by_lot() -> None:
+    place = layout("P1", "P2", "D1", "D2")
+    counts = Counter(choose(place).prefill.id for _ in range(400))
+    assert min(counts["P1"], counts["P2"]) > 100
+
+
+def test_many_servers_are_used_evenly() -> None:
+    place = layout(*(f"P{n}" for n in range(50)), *(f"D{n}" for n in range(50)))
+    for _ in range(1000):
+        choice = choose(place)
+        take(choice.prefill.load, prompt_tokens=100)
+        take(choice.decode.load, streams=1)
+    for pool in (place.prefill, place.decode):
+        counts = [server.load.inflight for server in pool]
+        assert max(counts) - min(counts) <= 8
+
+
+def test_the_cost_of_a_choice_does_not_grow_with_the_number_of_servers() -> None:
+    """Generous: a pass over all thousand would cost fifty times the small one."""
+    few, many = layout("P1", "P2", "D1", "D2"), layout(*(f"P{n}" for n in range(1000)), *(f"D{n}" for n in range(1000)))
+    assert timed(many) < 8 * timed(few)
+
+
+def timed(place: Layout) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        for _ in range(1000):
+            choose(place)
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(3))
+
+
+def test_only_verified_pairs_are_chosen() -> None:
+    place = layout("P1", "P2", "D1", "D2", pairs=frozenset({("P1", "D2"), ("P2", "D1")}))
+    chosen = {(choice.prefill.id, choice.decode.id) for choice in (choose(place) for _ in range(60))}
+    assert chosen == {("P1", "D2"), ("P2", "D1")}
+
+
+def test_a_prefill_server_whose_partners_are_gone_is_passed_over() -> None:
+    place = layout("P1", "P2", "D1", "D2", pairs=frozenset({("P1", "D1"), ("P2", "D2")}))
+    assert {choose(place, avoid=frozenset({"D1"})).prefill.id for _ in range(20)} == {"P2"}
+
+
+@pytest.mark.parametrize(("tokens", "route"), [(9, "short prompt"), (10, "split")])
+def test_short_prompts_skip_prefill_under_the_threshold(tokens: int, route: str) -> None:
+    place = layout("P1", "D1", policy=Policy(short_prompt_tokens=10))
+    assert choose(place, Wish(prompt_tokens=tokens)).route == route
+
+
+def test_a_busy_decode_server_has_even_short_prompts_prefilled() -> None:
+    place = layout("P1", "D1", policy=Policy(short_prompt_tokens=1000, busy_decode_streams=2))
+    assert choose(place).route == "short prompt"
+    for _ in range(3):
+        take(backend(place, "D1").load, streams=1)
+    assert choose(place).route == "split"
+
+
+def test_a_share_of_traffic_goes_to_plain_servers() -> None:
+    random.seed(3)
+    place = layout("P1", "D1", "N1", policy=Policy(plain_share_percent=30))
+    counts = Counter(choose(place).route for _ in range(1000))
+    assert 230 < counts["plain"] < 370
+    assert counts["plain"] + counts["split"] == 1000
+
+
+def test_without_a_share_plain_servers_wait_for_fallbacks() -> None:
+    place = layout("P1", "D1", "N1")
+    assert {choose(place).route for _ in range(50)} == {"split"}
+
+
+def test_requests_for_one_server_go_to_a_plain_one_first() -> None:
+    place = layout("P1", "D1", "N1")
+    choice = choose(place, Wish(whole="several prompts"))
+    assert (choice.route, choice.reason, choice.decode.id, choice.prefill) == ("direct", "several prompts", "N1", None)
+    assert choose(layout("P1", "D1"), Wish(whole="several prompts")).decode.id == "D1"
+
+
+def test_a_prompt_that_begins_alike_goes_where_it_is_cached() -> None:
+    place = layout("P1", "P2", "P3", "D1")
+    place.prefixes.put(77, "P2")
+    wish = Wish(prompt_tokens=2000, prefix=[(1024, 55), (2048, 77), (4096, 99)])
+    choice = choose(place, wish)
+    assert (choice.prefill.id, choice.reason) == ("P2", "prefix on P2")
+
+
+def test_the_longest_beginning_decides() -> None:
+    place = layout("P1", "P2", "D1")
+    place.prefixes.put(55, "P1")
+    place.prefixes.put(77, "P2")
+    assert choose(place, Wish(prompt_tokens=2000, prefix=[(1024, 55), (2048, 77)])).prefill.id == "P2"
+
+
+def test_a_cache_is_not_worth_a_longer_wait() -> None:
+    place = layout("P1", "P2", "D1")
+    place.prefixes.put(77, "P2")
+    take(backend(place, "P2").load, prompt_tokens=50_000)
+    assert choose(place, Wish(prompt_tokens=2000, prefix=[(2048, 77)])).prefill.id == "P1"
+
+
+def test_a_session_stays_on_its_server_and_can_be_turned_off() -> None:
+    place = layout("P1", "P2", "P3", "D1")
+    place.sessions.put("ada", "P3")
+    choice = choose(place, Wish(prompt_tokens=500, session="ada"))
+    assert (choice.prefill.id, choice.reason) == ("P3", "session on P3")
+    off = layout("P1", "P2", "P3", "D1", policy=Policy(session_affinity=False))
+    off.sessions.put("ada", "P3")
+    assert choose(off, Wish(prompt_tokens=500, session="ada")).reason == "least busy"
+
+
+def test_a_draining_server_gets_nothing_new() -> None:
+    servers = (
+        Server("P1", "P1", "prefill", "http://a:1", accepting=False),
+        Server("P2", "P2", "prefill", "http://b:1"),
+    )
+    decode = Server("D1", "D1", "decode", "http://c:1")
+    place = lay_out(Deployment("m", "m", (*servers, decode)), [Backend(s, 10) for s in (*servers, decode)])
+    assert {choose(place).prefill.id for _ in range(20)} == {"P2"}
+
+
+def test_a_silent_server_is_avoided_while_another_is_there() -> None:
+    place = layout("P1", "D1", "D2")
+    take(backend(place, "D1").load, streams=1)
+    take(backend(place, "D2").load, streams=1)
+    take(backend(place, "D2").load, streams=1)
+    backend(place, "D1").pool.last_byte_at = NOW - 60
+    backend(place, "D2").pool.last_byte_at = NOW - 0.1
+    assert choose(place).decode.id == "D2"
+
+
+def test_nothing_at_all_is_said_in_words() -> None:
+    place = layout("P1", "D1", policy=Policy(when_no_pair="refuse"))
+    with pytest.raises(Refusal, match=r"no prefill server is usable .P1 failed this request.*set to refuse"):
+        choose(place, avoid=frozenset({"P1"}))
+    with pytest.raises(Refusal, match="no plain or decode server is there"):
+        choose(layout("P1"))

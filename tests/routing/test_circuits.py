@@ -1,0 +1,147 @@
+"""A server that fails is left alone and tried again by itself; what is not its fault is not held against it."""
+
+import asyncio
+
+from routing.circuit import FAILURES_TO_OPEN, Circuit
+from routing.table import Policy
+from tests.routing.scripted import Client, Seen, Wire, answers, chat_chunk, prefills, site, streams, until
+
+BAD = {"error": {"message": "too long"}}
+BOOM = {"error": {"message": "boom"}}
+
+
+def opened(now: float = 0.0) -> Circuit:
+    circuit = Circuit()
+    for _ in range(FAILURES_TO_OPEN):
+        circuit.fail(now, "boom")
+    return circuit
+
+
+def test_some_failures_in_a_row_open_it() -> None:
+    circuit = Circuit()
+    for _ in range(FAILURES_TO_OPEN - 1):
+        circuit.fail(0.0, "boom")
+    assert circuit.allows(0.0)
+    circuit.fail(0.0, "boom")
+    assert circuit.state(0.0) == "open"
+    assert not circuit.allows(0.5)
+
+
+def test_a_success_in_between_starts_the_count_anew() -> None:
+    circuit = Circuit()
+    for _ in range(FAILURES_TO_OPEN * 3):
+        circuit.fail(0.0, "boom")
+        circuit.succeed()
+    assert circuit.allows(0.0)
+
+
+def test_after_a_pause_one_request_probes() -> None:
+    circuit = opened()
+    assert circuit.allows(1.0)
+    assert circuit.begin()
+    assert not circuit.allows(1.0)
+
+
+def test_a_probe_that_succeeds_closes_it() -> None:
+    circuit = opened()
+    circuit.begin()
+    circuit.succeed()
+    assert circuit.state(1.0) == "closed"
+
+
+def test_a_probe_that_fails_doubles_the_pause_up_to_a_limit() -> None:
+    circuit, now, pauses = opened(), 0.0, []
+    for _ in range(7):
+        now += circuit.retry_in_s(now)
+        circuit.begin()
+        circuit.fail(now, "boom")
+        pauses.append(circuit.retry_in_s(now))
+    assert pauses == [2, 4, 8, 15, 15, 15, 15]
+
+
+def test_a_probe_whose_client_left_lets_the_next_one_probe() -> None:
+    circuit = opened()
+    circuit.begin()
+    circuit.abandon()
+    assert circuit.allows(1.0)
+
+
+def test_failures_of_requests_under_way_do_not_lengthen_the_pause() -> None:
+    circuit = opened()
+    circuit.fail(0.5, "boom")
+    assert circuit.retry_in_s(0.5) == 0.5
+
+
+async def test_bad_requests_leave_every_circuit_closed() -> None:
+    async def by_length(seen: Seen, wire: Wire) -> None:
+        await (answers(400, BAD) if seen.body.get("bad") else prefills)(seen, wire)
+
+    async with site({"P1": by_length, "D1": streams()}) as place:
+        for _ in range(20):
+            assert (await place.chat(bad=True)).status == 400
+        assert (await place.chat(stream=True)).headers["x-switchyard-route"] == "split"
+
+
+async def test_both_legs_feed_the_circuits() -> None:
+    async with site({"P1": answers(500, BOOM), "D1": answers(500, BOOM)}, Policy(retries=1)) as place:
+        for _ in range(FAILURES_TO_OPEN):
+            await place.chat()
+        states = {name: view.state for name, view in place.router.circuits().items()}
+        answer = await place.chat()
+    assert states == {"P1": "open", "D1": "open"}
+    assert answer.status == 503
+    assert "retry-after" in answer.headers
+    assert "D1 failed lately" in answer.json["error"]["message"]
+
+
+async def test_a_server_that_comes_back_is_used_again_by_itself() -> None:
+    async with site({"N1": answers(500, BOOM)}, Policy(retries=0)) as place:
+        for _ in range(FAILURES_TO_OPEN):
+            await place.chat()
+        assert (await place.chat()).status == 503
+        place["N1"].script = streams()
+        await until(lambda: place.router.circuits()["N1"].state == "half-open")
+        assert (await place.chat()).status == 200
+        assert place.router.circuits()["N1"].state == "closed"
+
+
+async def test_a_server_that_gave_tokens_is_not_blamed_for_a_broken_stream() -> None:
+    async def breaks(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        await wire.event(chat_chunk({"content": "a"}))
+        await wire.end_stream()
+
+    async with site({"N1": breaks}) as place:
+        for _ in range(FAILURES_TO_OPEN + 2):
+            assert (await place.chat(stream=True)).status == 200
+        assert place.router.circuits()["N1"].failures == 0
+
+
+async def test_clients_that_leave_say_nothing_about_the_server() -> None:
+    async def slow(seen: Seen, wire: Wire) -> None:
+        await wire.closed_by_router()
+
+    async with site({"N1": slow}) as place:
+        for count in range(1, FAILURES_TO_OPEN + 3):
+            async with Client(place.port) as client:
+                await client.chat(stream=True)
+                await until(lambda: place["N1"].open == 1)
+            await place.records.wait(count)
+            await until(lambda: place["N1"].open == 0)
+        assert place.router.circuits()["N1"].failures == 0
+
+
+async def test_a_slow_server_does_not_slow_the_others() -> None:
+    async def hangs(seen: Seen, wire: Wire) -> None:
+        await wire.closed_by_router()
+
+    async with site({"N1": hangs, "N2": streams()}) as place:
+        stuck = [asyncio.create_task(place.chat(stream=True)) for _ in range(4)]
+        await until(lambda: place["N1"].seen)
+        assert len(place["N1"].seen) <= 4
+        for _ in range(20):
+            answer = await asyncio.wait_for(place.chat(stream=True), 5)
+            if place.router.loads()["N1"].inflight > 0:
+                assert answer.headers["x-switchyard-decode"] == "N2"
+        for task in stuck:
+            task.cancel()

@@ -1,0 +1,218 @@
+"""Connections to servers: kept, limited, never sent into when stale; and to clients."""
+
+import asyncio
+import json
+
+import pytest
+
+from routing import client as client_module
+from routing.table import Policy
+from tests.routing.scripted import (
+    Client,
+    Engine,
+    Face,
+    Seen,
+    Wire,
+    answers,
+    chat_answer,
+    chat_body,
+    prefills,
+    site,
+    streams,
+    until,
+)
+
+
+async def test_connections_are_kept_and_used_again() -> None:
+    async with site({"P1": prefills, "D1": streams()}) as place:
+        for _ in range(5):
+            await place.chat(stream=True)
+        assert (place["P1"].accepted, place["D1"].accepted) == (1, 1)
+        assert place.router.connections()["D1"] == (0, 1, 2048)
+
+
+async def test_many_requests_are_under_way_at_once() -> None:
+    go = asyncio.Event()
+
+    async def waits(seen: Seen, wire: Wire) -> None:
+        await go.wait()
+        await wire.json(chat_answer())
+
+    async with site({"N1": waits}) as place:
+        requests = [asyncio.create_task(place.chat()) for _ in range(150)]
+        await until(lambda: len(place["N1"].seen) == 150)
+        go.set()
+        assert {(await request).status for request in requests} == {200}
+
+
+async def test_the_limit_of_connections_is_ours_and_says_so() -> None:
+    go = asyncio.Event()
+
+    async def waits(seen: Seen, wire: Wire) -> None:
+        await go.wait()
+        await wire.json(chat_answer())
+
+    async with site({"N1": waits}, Policy(max_connections_per_server=2, retries=0)) as place:
+        requests = [asyncio.create_task(place.chat()) for _ in range(2)]
+        await until(lambda: len(place["N1"].seen) == 2)
+        refused = await place.chat()
+        assert place.router.connections()["N1"] == (2, 0, 2)
+        go.set()
+        assert {(await request).status for request in requests} == {200}
+    assert refused.status == 503
+    assert "N1 is at its limit of 2 requests" in refused.json["error"]["message"]
+    assert place.router.circuits()["N1"].failures == 0
+
+
+async def test_an_idle_connection_goes_before_the_server_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "IDLE_LIMIT_S", 0.1)
+    async with site({"N1": streams()}) as place:
+        await place.chat()
+        await until(lambda: place["N1"].open == 0)
+        assert place.router.connections()["N1"][1] == 0
+        assert (await place.chat()).status == 200
+
+
+async def test_a_connection_that_the_server_closed_while_idle_is_not_used() -> None:
+    async def answers_and_closes(seen: Seen, wire: Wire) -> None:
+        await wire.json(chat_answer())
+        wire.writer.close()
+
+    async with site({"N1": answers_and_closes}) as place:
+        for _ in range(10):
+            assert (await place.chat()).status == 200
+        records = await place.records.wait(10)
+    assert {record.attempts for record in records} == {1}
+
+
+async def test_a_request_into_a_connection_just_closed_is_sent_again_on_a_new_one() -> None:
+    """The server takes the request off a kept connection and closes it without a byte, as one does that timed out."""
+    closed = 0
+
+    async def closes_kept(seen: Seen, wire: Wire) -> None:
+        nonlocal closed
+        if seen.body.get("stale") and not closed:
+            closed += 1
+            wire.reset()
+            return
+        await wire.json(chat_answer())
+
+    async with site({"N1": closes_kept}, Policy(retries=0)) as place:
+        await place.chat()
+        answer = await place.chat(stale=True)
+        record = (await place.records.wait(2))[-1]
+        assert place.router.circuits()["N1"].failures == 0
+    assert (answer.status, record.attempts) == (200, 1)
+
+
+async def test_a_new_connection_that_breaks_is_not_tried_for_ever() -> None:
+    async def resets(seen: Seen, wire: Wire) -> None:
+        wire.reset()
+
+    async with site({"N1": resets}, Policy(retries=0)) as place:
+        assert (await place.chat()).status == 502
+        assert len(place["N1"].seen) == 1
+
+
+async def test_a_server_that_is_not_there_is_a_502_naming_it() -> None:
+    async with site({"N1": streams()}, Policy(retries=0)) as place:
+        await place["N1"].stop()
+        answer = await place.chat()
+    assert answer.status == 502
+    assert "N1 takes no connection" in answer.json["error"]["message"]
+
+
+async def test_a_name_that_does_not_resolve_is_a_502() -> None:
+    async with site({"N1": streams()}, Policy(retries=0)) as place:
+        from dataclasses import replace
+
+        place.publish(Policy(retries=0), servers=[replace(place.server("N1"), url="http://nowhere.invalid:1")])
+        answer = await place.chat()
+    assert answer.status == 502
+
+
+async def test_a_server_with_a_path_in_its_address_is_called_under_it() -> None:
+    async with site({"N1": streams()}) as place:
+        from dataclasses import replace
+
+        server = place.server("N1")
+        place.publish(servers=[replace(server, url=server.url + "/root/")])
+        await place.chat()
+        assert place["N1"].seen[0].path == "/root/v1/chat/completions"
+        assert place["N1"].seen[0].headers["host"] == f"127.0.0.1:{place['N1'].port}"
+
+
+@pytest.mark.parametrize("face", ["direct", "asgi"])
+async def test_a_client_may_send_many_requests_on_one_connection(face: Face) -> None:
+    async with site({"P1": prefills, "D1": streams()}, face=face) as place, Client(place.port) as client:
+        for stream in (True, False, True):
+            await client.chat(stream=stream)
+            assert (await client.answer()).status == 200
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with site({"N1": streams(gap_s=0.01)}) as place, Client(place.port) as client:
+        for number in range(3):
+            await client.send("POST", "/v1/chat/completions", chat_body(stream=True), {"x-request-id": f"r{number}"})
+        ids = [(await client.answer()).headers["x-request-id"] for _ in range(3)]
+    assert ids == ["r0", "r1", "r2"]
+
+
+async def test_a_client_that_waits_for_100_continue_gets_it() -> None:
+    async with site({"N1": streams()}) as place, Client(place.port) as client:
+        body = json.dumps(chat_body()).encode()
+        client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n")
+        client.writer.write(b"content-length: %d\r\n\r\n" % len(body))
+        assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        client.writer.write(body)
+        assert (await client.answer()).status == 200
+
+
+async def test_http_1_0_clients_get_an_unframed_stream() -> None:
+    async with site({"N1": streams()}) as place, Client(place.port) as client:
+        body = json.dumps(chat_body(stream=True)).encode()
+        client.writer.write(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        answer = await client.reader.read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"data: [DONE]" in answer
+
+
+async def test_a_chunked_request_body_is_read() -> None:
+    async with site({"N1": streams()}) as place, Client(place.port) as client:
+        body = json.dumps(chat_body()).encode()
+        client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        for start in range(0, len(body), 10):
+            part = body[start : start + 10]
+            client.writer.write(b"%x\r\n%b\r\n" % (len(part), part))
+        client.writer.write(b"0\r\n\r\n")
+        assert (await client.answer()).status == 200
+
+
+@pytest.mark.parametrize("face", ["direct", "asgi"])
+async def test_eight_mebibytes_pass_and_more_than_the_limit_is_a_413(face: Face) -> None:
+    async with site({"N1": answers(200, {"ok": True})}, face=face, max_body_bytes=9 * 2**20) as place:
+        fits = await place.post(chat_body(extra="x" * (8 * 2**20)))
+        too_large = await place.post(chat_body(extra="x" * (9 * 2**20)))
+        records = await place.records.wait(2)
+    assert (fits.status, too_large.status) == (200, 413)
+    assert set(too_large.json["error"]) == {"message", "type", "param", "code"}
+    assert (records[1].outcome, records[1].status) == ("refused", 413)
+
+
+async def test_a_chunked_body_over_the_limit_is_a_413_as_well() -> None:
+    async with site({"N1": streams()}, max_body_bytes=1000) as place, Client(place.port) as client:
+        client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        client.writer.write(b"%x\r\n%b\r\n" % (2000, b"x" * 2000))
+        assert (await client.answer()).status == 413
+
+
+async def test_a_server_without_its_port_yet_is_reached_once_it_listens() -> None:
+    async with site({"N1": streams()}, Policy(retries=0)) as place:
+        engine = place["N1"]
+        port = engine.port
+        await engine.stop()
+        assert (await place.chat()).status == 502
+        again = Engine(streams())
+        await again.start(port)
+        assert (await place.chat()).status == 200
+        await again.stop()
