@@ -9,10 +9,11 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 
 from console.api import find
-from console.api.identity import VIEWER
+from console.api.identity import OPERATOR, VIEWER, actor_of
 from console.api.shapes import Page, Paging, ServerRef, page
 from console.fleet.models import Pair
 from console.fleet.states import PairState
+from console.launch import parity
 
 router = Router(tags=["pairs"])
 
@@ -31,6 +32,14 @@ class PairOut(Schema):
     canary_tokens: int | None
 
 
+class ParityOut(Schema):
+    same: bool = Field(description="False is an alarm: the KV that travels is not the KV that was computed.")
+    prompt: str
+    split: str
+    alone: str
+    alone_on: str = Field(description="The server that answered by itself: a plain one, else the prefill server.")
+
+
 class PairFilters(Paging):
     deployment: str | None = None
     state: PairState | None = None
@@ -47,6 +56,12 @@ def list_pairs(request: HttpRequest, filters: Query[PairFilters]) -> dict[str, A
     elif filters.state is not None:
         rows = rows.filter(pk__in=_current().filter(state=filters.state))
     return page(rows, filters, pair_out)
+
+
+@router.post("/{int:pair_id}/parity", response=ParityOut, auth=OPERATOR)
+def check_parity(request: HttpRequest, pair_id: int) -> parity.Parity:
+    """Sends one prompt at temperature 0 through the pair and through one server alone, and compares the answers."""
+    return parity.check(pair_id, actor_of(request))
 
 
 def pair_out(pair: Pair) -> PairOut:

@@ -67,9 +67,9 @@ class Engine:
     def get(self, path: str) -> httpx.Response:
         return self._answer("GET", path)
 
-    def complete(self, prompt: str, kv_transfer_params: Mapping[str, object] | None = None) -> Any:
-        """One greedy token. The body of the answer."""
-        body: dict[str, Any] = {"model": self.target.model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+    def complete(self, prompt: str, kv_transfer_params: Mapping[str, object] | None = None, tokens: int = 1) -> Any:
+        """So many greedy tokens. The body of the answer."""
+        body: dict[str, Any] = {"model": self.target.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
         if kv_transfer_params is not None:
             body["kv_transfer_params"] = kv_transfer_params
         return self._json(self._answer("POST", "/v1/completions", body), "/v1/completions")
@@ -144,6 +144,21 @@ def _hand_over(prefill: Engine, decode: Engine, prompt: str) -> tuple[PairResult
     if problem := readiness.transfer_problem(before, after, tokens):
         raise Failed(problem)
     return PairResult(tokens, readiness.transfer_between(before, after)), readiness.is_clear(before, after, tokens)
+
+
+def answer_split(prefill: Target, decode: Target, prompt: str, tokens: int) -> str:
+    """The text that the pair writes. Raises Failed."""
+    with Engine(prefill) as first, Engine(decode) as second:
+        handed_over = first.complete(prompt, readiness.DECODE_LATER)
+        if problem := readiness.handoff_problem(handed_over):
+            raise Failed(problem)
+        return readiness.text_of(second.complete(prompt, handed_over["kv_transfer_params"], tokens))
+
+
+def answer_alone(target: Target, prompt: str, tokens: int) -> str:
+    """The text that one server writes. Raises Failed."""
+    with Engine(target) as engine:
+        return readiness.text_of(engine.complete(prompt, tokens=tokens))
 
 
 def make_prompt(block_tokens: int, max_model_len: int | None = None) -> str:

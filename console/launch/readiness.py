@@ -55,6 +55,14 @@ def completion_problem(body: Any) -> str | None:
     return None
 
 
+def text_of(body: Any) -> str:
+    """Of the first choice of a completion; empty when there is none."""
+    choices = body.get("choices") if isinstance(body, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    text = first.get("text") if isinstance(first, dict) else None
+    return text if isinstance(text, str) else ""
+
+
 def handoff_problem(body: Any) -> str | None:
     """From a prefill server's answer to a canary."""
     params = body.get("kv_transfer_params") if isinstance(body, dict) else None

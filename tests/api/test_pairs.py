@@ -51,3 +51,20 @@ def test_pairs_are_filtered(pair: Pair, filters: dict[str, str], count: int) -> 
 @pytest.mark.parametrize(("name", "value"), [("deployment", "nothing"), ("state", "married")])
 def test_an_unknown_filter_value_is_refused(name: str, value: str) -> None:
     assert Api(Role.VIEWER).get("/pairs", **{name: value}).error["field"] == name
+
+
+def test_parity_is_checked_only_while_both_are_ready(pair: Pair) -> None:
+    Server.objects.filter(name="d1").update(state=ServerState.LOADING)
+    answer = Api(Role.OPERATOR).post(f"/pairs/{pair.pk}/parity", {})
+    assert (answer.status, answer.error["code"]) == (409, "conflict")
+
+
+def test_parity_that_cannot_be_checked_says_why(pair: Pair) -> None:
+    Server.objects.update(api_port=1)
+    answer = Api(Role.OPERATOR).post(f"/pairs/{pair.pk}/parity", {})
+    assert answer.status == 503
+    assert "does not answer" in answer.error["message"]
+
+
+def test_a_viewer_checks_no_parity(pair: Pair) -> None:
+    assert Api(Role.VIEWER).post(f"/pairs/{pair.pk}/parity", {}).status == 403

@@ -7,7 +7,7 @@ import httpx
 from console.fleet import actions, cards
 from console.fleet.models import Pair, Server
 from console.fleet.states import PairState, ServerState
-from console.launch import canary, pairs
+from console.launch import canary, pairs, parity
 from tests.factories import OPERATOR
 from tests.launch.running import (
     Installation,
@@ -81,6 +81,14 @@ def test_kv_that_stops_travelling_is_noticed_within_twenty_requests(running: Ins
     set_faults(decode, drop_kv=False)
     complete(running, decode)
     wait_for(lambda: "kv_not_transferred" not in degradations(decode), "the card to be clean again")
+
+
+def test_a_pair_writes_what_one_server_alone_writes(running: Installation) -> None:
+    prefill, decode = start_pair(running)
+    found = parity.check(wait_for_pair(prefill, decode).pk, OPERATOR)
+    assert found["same"]
+    assert (found["split"], found["alone_on"]) == (found["alone"], prefill.name)
+    assert found["split"]
 
 
 def test_a_server_whose_model_card_is_late_joins_by_itself(running: Installation) -> None:
