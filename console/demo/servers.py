@@ -6,8 +6,8 @@ from pathlib import Path
 from console.launch import process
 from console.launch.statefile import Start, StateDir, Stop
 
-TERM_WAIT_S = 2.0
-KILL_WAIT_S = 2.0
+TERM_WAIT_S = 1.5
+KILL_WAIT_S = 1.5
 
 
 class LaunchedServers:

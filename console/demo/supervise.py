@@ -18,10 +18,15 @@ LIVED_WELL_S = 30.0
 """A child that lived this long starts again with a clean record."""
 LONGEST_WAIT_S = 10.0
 GIVE_UP_AFTER = 6
-TERM_WAIT_S = 4.0
-LAST_WAIT_S = 2.0
+TERM_WAIT_S = 3.0
+LAST_WAIT_S = 1.5
 
 Say = Callable[[str], None]
+
+
+def say(text: str) -> None:
+    """At once, also into a pipe or a file: somebody waits for the line."""
+    print(text, flush=True)
 
 
 class StopAsked(Exception):

@@ -15,7 +15,7 @@ from console.demo.children import ChildSpec
 from console.demo.ports import pick_range
 from console.demo.seed import ready_line
 from console.demo.servers import LaunchedServers
-from console.demo.supervise import CannotRun, StopAsked, Supervisor
+from console.demo.supervise import CannotRun, StopAsked, Supervisor, say
 
 HOST_NAME = "this-machine"
 
@@ -27,10 +27,10 @@ class Command(BaseCommand):
         try:
             place, plan = up.Place.from_environment(settings.DATA_DIR), plans.from_environment()
             servers = LaunchedServers(state_dir(place))
-            with Supervisor(place.data_dir, self.stdout.write, servers) as supervisor:
+            with Supervisor(place.data_dir, say, servers) as supervisor:
                 self._run(supervisor, place, plan)
         except StopAsked:
-            self.stdout.write("Stopped, with everything that it had started.")
+            say("Stopped, with everything that it had started.")
         except (CannotRun, env.BadSetting) as error:
             raise CommandError(str(error)) from error
 
@@ -38,12 +38,12 @@ class Command(BaseCommand):
         file = place.data_dir / "demo.json"
         up.refuse_taken_port(place)
         _put_aside(file)
-        self.stdout.write(f"Starting Switchyard in {place.data_dir}")
+        say(f"Starting Switchyard in {place.data_dir}")
         child_env = up.start(supervisor, place)
         since = time.time()
         supervisor.start(agent(place, plan, child_env))
         up.wait_until_it_answers(supervisor, place)
-        self.stdout.write(f"Launching {len(plan.servers)} servers, for at most {plan.ready_limit_s:.0f} s")
+        say(f"Launching {len(plan.servers)} servers, for at most {plan.ready_limit_s:.0f} s")
         filling = ["seed", "--url", place.url, "--host", HOST_NAME, "--since", str(since), "--file", str(file)]
         child = supervisor.run_to_end(up.manage("seed", filling, child_env))
         if child.exit_code != 0:
@@ -52,7 +52,7 @@ class Command(BaseCommand):
             sender = [sys.executable, "-m", "console.demo.traffic", str(file)]
             supervisor.start(ChildSpec("traffic", sender, child_env))
         demo = json.loads(file.read_text())
-        self.stdout.write(ready_line(demo))
+        say(ready_line(demo))
         supervisor.run_forever()
 
 

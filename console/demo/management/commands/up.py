@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from console import env
 from console.demo import up
-from console.demo.supervise import CannotRun, StopAsked, Supervisor
+from console.demo.supervise import CannotRun, StopAsked, Supervisor, say
 
 
 class Command(BaseCommand):
@@ -16,12 +16,12 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             place = up.Place.from_environment(settings.DATA_DIR)
-            with Supervisor(place.data_dir, self.stdout.write) as supervisor:
+            with Supervisor(place.data_dir, say) as supervisor:
                 up.start(supervisor, place)
                 up.wait_until_it_answers(supervisor, place)
-                self.stdout.write(f"Switchyard is ready: {place.url}")
+                say(f"Switchyard is ready: {place.url}")
                 supervisor.run_forever()
         except StopAsked:
-            self.stdout.write("Stopped.")
+            say("Stopped.")
         except (CannotRun, env.BadSetting) as error:
             raise CommandError(str(error)) from error
