@@ -10,7 +10,7 @@ from pydantic import Field
 
 from console.api import find
 from console.api.identity import OPERATOR, VIEWER, actor_of
-from console.api.shapes import Page, Paging, ServerRef, page
+from console.api.shapes import Input, Page, Paging, ServerRef, page
 from console.fleet.models import Pair
 from console.fleet.states import PairState
 from console.launch import parity
@@ -40,6 +40,13 @@ class ParityOut(Schema):
     alone_on: str = Field(description="The server that answered by itself: a plain one, else the prefill server.")
 
 
+class Nothing(Input):
+    """It takes no settings, and changes nothing that could be rehearsed."""
+
+
+NOTHING = Nothing()
+
+
 class PairFilters(Paging):
     deployment: str | None = None
     state: PairState | None = None
@@ -59,7 +66,7 @@ def list_pairs(request: HttpRequest, filters: Query[PairFilters]) -> dict[str, A
 
 
 @router.post("/{int:pair_id}/parity", response=ParityOut, auth=OPERATOR)
-def check_parity(request: HttpRequest, pair_id: int) -> parity.Parity:
+def check_parity(request: HttpRequest, pair_id: int, body: Nothing = NOTHING) -> parity.Parity:
     """Sends one prompt at temperature 0 through the pair and through one server alone, and compares the answers."""
     return parity.check(pair_id, actor_of(request))
 

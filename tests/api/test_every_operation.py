@@ -7,7 +7,7 @@ from django.core import serializers
 
 from console.accounts.models import AuditEntry, InferenceKey, Role
 from console.api.api import api
-from console.fleet.models import Deployment, Host, Move, Server
+from console.fleet.models import Deployment, Host, Move, Pair, Server
 from console.fleet.states import MoveStatus, ServerRole, ServerState
 from tests.api.calls import Answer, Api, Browser
 from tests.factories import make_deployment, make_host, make_server
@@ -34,8 +34,16 @@ def fleet() -> dict[str, str]:
         status=MoveStatus.FAILED,
         requested_by="olga",
     )
+    decode = make_server(ServerRole.DECODE, ServerState.LOADING, deployment, host)
+    pair = Pair.objects.create(prefill=server, decode=decode, prefill_generation=1, decode_generation=1)
     key, _ = InferenceKey.issue(deployment.pk, "laptop")
-    return {"server_id": str(server.pk), "move_id": str(move.pk), "key_id": str(key.pk), "request_id": "r1"}
+    return {
+        "server_id": str(server.pk),
+        "move_id": str(move.pk),
+        "pair_id": str(pair.pk),
+        "key_id": str(key.pk),
+        "request_id": "r1",
+    }
 
 
 def operations() -> list[Operation]:
@@ -98,7 +106,9 @@ def test_a_body_that_cannot_be_meant_changes_nothing(fleet: dict[str, str], body
 
 
 def test_what_does_not_exist_is_not_found(fleet: dict[str, str]) -> None:
-    missing = dict.fromkeys(("name", "server_id", "move_id", "key_id", "token_id", "request_id"), "987654321")
+    missing = dict.fromkeys(
+        ("name", "server_id", "move_id", "pair_id", "key_id", "token_id", "request_id"), "987654321"
+    )
     for method, path, name in operations():
         if "{" in path:
             answer = Api(Role.ADMIN).call(method, path.format(**missing), BODIES.get(name), query=QUERIES.get(name))
