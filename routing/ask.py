@@ -35,6 +35,7 @@ class Ask:
     deployment: Deployment
     wish: Wish
     streamed: bool
+    prompt_bytes: int
 
 
 def request_id(request: Request) -> str:
@@ -119,8 +120,9 @@ def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> As
     deployment = deployment_for(table, body.get("model"), key_of(request))
     streamed = body.get("stream") is True
     whole = bodies.why_not_split(request.path, body) if kind == "split" else "served by one server"
-    wish = _wish(request, body, deployment, whole, _maker(request, body, kind, responses))
-    return Ask(request, body, touched, deployment, wish, streamed)
+    prompt = prompt_bytes(request.body) if request.path in DIALECTS else b""
+    wish = _wish(request, body, deployment, prompt, whole, _maker(request, body, kind, responses))
+    return Ask(request, body, touched, deployment, wish, streamed, len(prompt))
 
 
 def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory) -> str | None:
@@ -135,8 +137,14 @@ def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory)
     return responses.get(previous) if isinstance(previous, str) else None
 
 
-def _wish(request: Request, body: dict[str, Any], deployment: Deployment, whole: str | None, maker: str | None) -> Wish:
-    prompt = prompt_bytes(request.body) if request.path in DIALECTS else b""
+def _wish(
+    request: Request,
+    body: dict[str, Any],
+    deployment: Deployment,
+    prompt: bytes,
+    whole: str | None,
+    maker: str | None,
+) -> Wish:
     policy = deployment.policy
     return Wish(
         prompt_tokens=_prompt_tokens(body, len(prompt)),

@@ -120,8 +120,8 @@ class Attempt:
         query = ask.request.query.decode("latin-1")
         target = f"{self._path}?{query}" if query else self._path
         with Leg(self._choice.decode, self._timeouts, streams=1) as leg:
-            await leg.open(method, target, self._leg_headers("d"), body, self._sending)
-            self._record.decode_opened_ms = self._job.clock.now_ms()
+            connection = await leg.open(method, target, self._leg_headers("d"), body, self._sending)
+            self._record.decode_opened_ms = self._job.clock.ms_at(connection.head_at)
             dialect = DIALECTS.get(self._path)
             if dialect is not None and leg.is_event_stream:
                 await self._relay_stream(leg, Scanner(dialect, drop_usage=not self._job.decode_body.asks_usage))

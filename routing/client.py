@@ -50,6 +50,7 @@ class Connection(asyncio.Protocol):
         "_unread_bytes",
         "bytes_received",
         "head",
+        "head_at",
         "idle_since",
         "last_byte_at",
         "method",
@@ -71,7 +72,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self.head: Head | None = None
         self.method = ""
-        self.sent_at = self.last_byte_at = 0.0
+        self.sent_at = self.head_at = self.last_byte_at = 0.0
         self.bytes_received = False
         self.paused = False
         self._decoder: Decoder | None = None
@@ -164,6 +165,7 @@ class Connection(asyncio.Protocol):
                 self._fail(self._malformed(error))
                 return
             data = rest
+            self.head_at = self.last_byte_at
             self._answer_head(None)
         if data:
             self._unread.append(data)

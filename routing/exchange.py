@@ -3,16 +3,19 @@
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from routing.answer import Answer
 from routing.ask import Ask, read_ask, request_id
 from routing.attempt import Attempt, Job
+from routing.backend import Backend
 from routing.bodies import DecodeBody
 from routing.choose import Choice, Chooser, Layout
 from routing.clock import Clock
 from routing.errors import Answered, ConnectionLost, LegError, Refusal, StreamError, TimedOut
 from routing.handoff import HandoffTooOld
+from routing.limits import fit, is_too_long
 from routing.paths import kind_of, method_of
 from routing.record import Record
 from routing.reply import Reply, Request
@@ -158,6 +161,9 @@ class Exchange:
     async def _choose(self, tries: "Tries") -> Choice:
         record = self.record
         choice = tries.next() or await self._router.wait_for(tries.ask)
+        if choice.prefill is not None and await self._is_too_long(tries.ask, choice.prefill, choice.decode):
+            tries.go_whole("too long for the decode server")
+            choice = tries.next() or choice
         tries.remember(choice)
         record.attempts = tries.number
         record.route, record.reason = choice.route, choice.reason
@@ -168,6 +174,16 @@ class Exchange:
         self._answer.decode_name = choice.decode.name
         self._answer.prefill_name = choice.prefill.name if choice.prefill else ""
         return choice
+
+    async def _is_too_long(self, ask: Ask, prefill: Backend, decode: Backend) -> bool:
+        found = fit(ask.body, ask.prompt_bytes, prefill, decode)
+        if found == "unknown" and self.record.path in COUNTABLE:
+            return await is_too_long(decode, ask.body, [(b"content-type", b"application/json")])
+        return found == "too long"
+
+
+COUNTABLE = ("/v1/chat/completions", "/v1/completions")
+"""Whose bodies an engine's tokenizer reads as they are."""
 
 
 class Tries:
@@ -200,6 +216,11 @@ class Tries:
             choice = Choice("fallback", f"fallback: {self._why_fallback}", choice.decode)
         self._last = choice
         return choice
+
+    def go_whole(self, why: str) -> None:
+        """Not a failure: the same try again, by one server."""
+        self.number -= 1
+        self.ask.wish = replace(self.ask.wish, whole=why)
 
     def failed(self, attempt: Attempt, choice: Choice, error: LegError) -> None:
         self._last_error = error

@@ -1,0 +1,62 @@
+"""Whether a request is within the decode server's context, found out before a prefill server computes its prompt.
+
+A prefill server is asked for one token only, so it takes prompts that leave the decode server no room for the answer,
+and after that the decode server refuses. A request that may be too long is counted first, by the decode server's own
+tokenizer; one that is too long goes there without a prefill, to be refused in the engine's own words.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import orjson
+
+from routing.backend import Backend
+from routing.errors import Headers, LegError
+from routing.leg import Leg
+from routing.table import Timeouts
+
+Fit = Literal["fits", "too long", "unknown"]
+FEWEST_BYTES_PER_TOKEN = 2.0
+"""Texts with fewer bytes per token are rare enough to be left to the decode server."""
+ANSWER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+TOKENIZE_TIMEOUTS = Timeouts(connect_s=1.0, first_byte_s=2.0)
+COUNTED_FIELDS = ("model", "prompt", "messages", "tools", "chat_template", "chat_template_kwargs", "add_special_tokens")
+
+
+def answer_tokens(body: Mapping[str, Any]) -> int:
+    """What the client asks room for; 0 when it leaves the limit to the engine."""
+    for name in ANSWER_LIMITS:
+        value = body.get(name)
+        if isinstance(value, int):
+            return value
+    return 0
+
+
+def fit(body: Mapping[str, Any], prompt_bytes: int, prefill: Backend, decode: Backend) -> Fit:
+    """Pure. `unknown`: only counting tells."""
+    limit = decode.server.max_model_len
+    if limit is None:
+        return "fits"
+    answer = answer_tokens(body)
+    prompt = body.get("prompt")
+    if answer > limit:
+        return "too long"
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return "too long" if len(prompt) + answer > limit else "fits"
+    prefill_limit = prefill.server.max_model_len
+    if not answer and prefill_limit is not None and prefill_limit <= limit:
+        return "fits"  # Or the prefill server refuses it.
+    return "unknown" if prompt_bytes / FEWEST_BYTES_PER_TOKEN + answer > limit else "fits"
+
+
+async def is_too_long(decode: Backend, body: Mapping[str, Any], headers: Headers) -> bool:
+    """Counts by the server's tokenizer. A server that cannot count has the last word on the request itself."""
+    asked = orjson.dumps({name: body[name] for name in COUNTED_FIELDS if name in body})
+    try:
+        with Leg(decode, TOKENIZE_TIMEOUTS) as leg:
+            await leg.open("POST", "/tokenize", headers, asked)
+            counted = orjson.loads(await leg.read())["count"]
+    except (LegError, ValueError, KeyError, TypeError):
+        return False
+    limit = decode.server.max_model_len
+    return limit is not None and isinstance(counted, int) and counted + answer_tokens(body) > limit
