@@ -194,7 +194,7 @@ _READ_THE_LOG = "Read the end of its log, then start it again."
 
 def _end(exit_code: int | None, was_listening: bool) -> tuple[str, str, str]:
     if exit_code is None:
-        message = "The process has ended; with which exit code is not known, for no agent was watching."
+        message = "The process has ended; its exit code is not known, for an earlier agent had started it."
         return "ended", message, _READ_THE_LOG
     if exit_code == -signal.SIGKILL:
         return (

@@ -13,6 +13,8 @@ _PREFIX = re.compile(
 _BARE_PREFIX = re.compile(r"(?P<level>[A-Z]+) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] (?P<text>.*)")
 _UVICORN_PREFIX = re.compile(r"(?P<level>[A-Z]+):(?P<time>) +(?P<text>.*)")
 _CALM_LEVELS = frozenset({"DEBUG", "INFO", "WARNING"})
+_CODE_OF_TRACEBACK = "    "
+"""The program's own text, which may name any error, is not one."""
 _SIGNS: tuple[tuple[str, Phase], ...] = (
     ("Resolved architecture", "model"),
     ("Starting to load model", "weights"),
@@ -102,7 +104,7 @@ def _note_phase(progress: Progress, text: str, at: float) -> None:
 
 
 def _note_trouble(progress: Progress, line: Line) -> None:
-    if progress.cause is None:
+    if progress.cause is None and not line.text.startswith(_CODE_OF_TRACEBACK):
         progress.cause = known_cause(line.text)
-    if not progress.first_error and line.level in ("ERROR", "CRITICAL"):
+    if not progress.first_error and line.level in ("ERROR", "CRITICAL") and line.text.strip():
         progress.first_error = line.text
