@@ -137,9 +137,12 @@ def degradations(server: Server) -> list[Degradation]:
 
 def _pair_degradations(server: Server) -> list[Degradation]:
     as_prefill = server.role == ServerRole.PREFILL
+    opposite = ServerRole.DECODE if as_prefill else ServerRole.PREFILL
     found = []
     for pair in server.pairs():
         peer = pair.decode if as_prefill else pair.prefill
+        if peer.role != opposite:
+            continue  # one of them has been moved since: no pair any more
         if peer.state != S.READY or (pair.state == PairState.VERIFIED and pair.is_current):
             continue
         if pair.is_current and pair.state == PairState.FAILED:

@@ -44,8 +44,8 @@ const draw = ({ first_ms: first, gaps_ms: gaps, limit_ms: limit, long_prompts: p
   const plot = new uPlot({
     width: home.clientWidth - 24, height: 200, legend: { show: false }, padding: [8, 12, 0, 0],
     cursor: { drag: { x: false, y: false } }, scales: { x: { time: false }, y: { range: (_, __, max) => [0, max * 1.08] } },
-    axes: [axis({}), axis({ size: 62 })],
-    series: [{}, { stroke: () => colour("--sy-decode"), fill: () => colour("--sy-decode"), width: 0, paths: uPlot.paths.bars({ size: [0.7, 10] }), points: { show: false } }],
+    axes: [axis({ size: 28, space: 70 }), axis({ size: 62 })],
+    series: [{}, { stroke: () => colour("--sy-decode"), fill: () => colour("--sy-decode"), width: 0, paths: uPlot.paths.bars({ size: [0.7, 10, 2] }), points: { show: false } }],
     hooks: { drawAxes: [shadePrompts(prompts)], draw: [limitLine(limit)] },
   }, [ends, gaps], home);
   new ResizeObserver(() => plot.setSize({ width: home.clientWidth - 24, height: 200 })).observe(home);

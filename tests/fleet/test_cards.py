@@ -136,3 +136,10 @@ def test_cards_of_many_servers_cost_no_query_each(django_assert_num_queries: Any
         make_pair(PairState.FAILED)
     with django_assert_num_queries(3):
         assert len([cards.server_card(server) for server in Server.objects.with_names().with_pairs()]) == 6
+
+
+def test_a_pair_of_a_server_that_was_moved_since_is_not_spoken_of() -> None:
+    pair = make_pair(PairState.UNVERIFIED)
+    Server.objects.filter(pk=pair.prefill_id).update(role=ServerRole.DECODE)
+    assert codes(Server.objects.get(pk=pair.decode_id)) == []
+    assert codes(Server.objects.get(pk=pair.prefill_id)) == []

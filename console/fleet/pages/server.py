@@ -70,9 +70,12 @@ def phases(server: Server) -> list[PhaseStep]:
 def pairs(server: Server) -> list[PairRow]:
     if server.role == ServerRole.PLAIN:
         return []
-    side = "prefill" if server.role == ServerRole.PREFILL else "decode"
-    found = Pair.objects.filter(**{side: server}).select_related("prefill", "decode")
-    return [_pair_row(pair, pair.decode if side == "prefill" else pair.prefill) for pair in found]
+    found = Pair.objects.select_related("prefill", "decode").filter(
+        prefill__role=ServerRole.PREFILL, decode__role=ServerRole.DECODE
+    )
+    if server.role == ServerRole.PREFILL:
+        return [_pair_row(pair, pair.decode) for pair in found.filter(prefill=server)]
+    return [_pair_row(pair, pair.prefill) for pair in found.filter(decode=server)]
 
 
 def _pair_row(pair: Pair, peer: Server) -> PairRow:

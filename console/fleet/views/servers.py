@@ -18,7 +18,7 @@ from console.fleet import actions, preflight
 from console.fleet.cards import server_card
 from console.fleet.errors import FleetError
 from console.fleet.forms import ServerForm
-from console.fleet.models import Deployment, Host, Server
+from console.fleet.models import Deployment, Gpu, Host, Server
 from console.fleet.pages.overview import COLUMNS
 from console.fleet.pages.server import details
 from console.fleet.states import ServerRole, ServerState
@@ -119,11 +119,12 @@ def delete(request: HttpRequest, server_id: int) -> HttpResponse:
 def new(request: HttpRequest, name: str) -> HttpResponse:
     """Shows the exact command of what is chosen so far; sending it adds the server and, if asked, starts it."""
     deployment = get_object_or_404(Deployment, name=name)
-    given = request.POST if request.method == "POST" else request.GET
+    given: QueryDict = request.POST if request.method == "POST" else request.GET
     host = _chosen_host(given)
     if request.method != "POST":
+        given = given if answers.is_region(request) else _with_a_free_gpu(given, host)
         initial = {"role": given.get("role", ServerRole.PLAIN), "host": host, "name": given.get("name", "")}
-        form = ServerForm(initial={**initial, "gpu_indexes": given.getlist("gpu_indexes")}, host=host)
+        form = ServerForm(initial=initial, host=host)
         region = "fleet/_server_choices.html" if answers.is_region(request) else "fleet/server_form.html"
         return render(request, region, _new_context(deployment, host, form, given))
     form = ServerForm(request.POST, host=host)
@@ -203,18 +204,26 @@ def _chosen_host(given: QueryDict) -> Host | None:
     return Host.objects.order_by("maintenance", "name").first()
 
 
+def _with_a_free_gpu(given: QueryDict, host: Host | None) -> QueryDict:
+    """The page opens with the first free GPU chosen, so that it shows a whole command at once."""
+    free = [item["gpu"].index for item in _gpus_with_holders(host, []) if item["is_free"]]
+    if not free or "gpu_indexes" in given:
+        return given
+    chosen = given.copy()
+    chosen.setlist("gpu_indexes", [str(free[0])])
+    return chosen
+
+
 def _gpus_with_holders(host: Host | None, chosen: list[str]) -> list[dict[str, Any]]:
     if host is None:
         return []
     servers = list(host.servers.all())
-    return [
-        {
-            "gpu": gpu,
-            "chosen": str(gpu.index) in chosen,
-            "servers": [server for server in servers if gpu.index in server.gpu_indexes],
-        }
-        for gpu in host.gpus.all()
-    ]
+    return [_gpu_choice(gpu, servers, str(gpu.index) in chosen) for gpu in host.gpus.all()]
+
+
+def _gpu_choice(gpu: Gpu, servers: list[Server], chosen: bool) -> dict[str, Any]:
+    on_it = [server for server in servers if gpu.index in server.gpu_indexes]
+    return {"gpu": gpu, "chosen": chosen, "servers": on_it, "is_free": not on_it and not gpu.holders}
 
 
 def _server(server_id: int) -> Server:

@@ -14,13 +14,19 @@ export const ROUTES = [
 ];
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const isRound = (value) => [1, 2, 5].includes(Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9)));
-
 // Down or up to 1, 2 or 5 times a power of ten, so that the axis does not jump with every dot.
 const roundTo = (value, up) => {
   const power = 10 ** Math.floor(Math.log10(value));
   const steps = up ? [1, 2, 5, 10] : [5, 2, 1];
   return power * steps.find((step) => (up ? step * power >= value : step * power <= value));
+};
+
+const roundSteps = (_, __, min, max) => {
+  const steps = [];
+  for (let power = 10 ** Math.floor(Math.log10(min)); power <= max; power *= 10) {
+    steps.push(...[1, 2, 5].map((step) => step * power).filter((value) => value >= min && value <= max));
+  }
+  return steps;
 };
 
 const logRange = (lowest, highest) => (_, min, max) => {
@@ -39,9 +45,8 @@ const timeAxis = (shown) => ({
 const valueAxis = (log) => ({
   size: AXIS_WIDTH, stroke: () => colour("--sy-chart-axis"), font: "11px system-ui", ticks: { show: false }, gap: 6,
   grid: { stroke: () => colour("--sy-chart-grid"), width: 1 },
-  space: log ? 18 : 26,
-  filter: log ? (_, splits) => splits.map((value) => (isRound(value) ? value : null)) : undefined,
-  values: (_, splits) => splits.map((value) => (value == null ? "" : shortMs(value))),
+  space: log ? 18 : 26, ...(log ? { splits: roundSteps, filter: (_, splits) => splits } : {}),
+  values: (_, splits) => splits.map(shortMs),
 });
 
 const common = (view, { height, last = false, log = true, lowest = 10, highest = 1000 }) => ({
@@ -77,7 +82,7 @@ const ttftChart = (view, series) => ({
 
 const gapChart = (view, series) => ({
   options: {
-    ...common(view, { height: 208, lowest: 10, highest: 500 }),
+    ...common(view, { height: 208, lowest: 10, highest: 200 }),
     series: [
       {}, lineSeries("--sy-chart-p50"), lineSeries("--sy-chart-p99"),
       dotSeries("--sy-decode", 4), dotSeries("--sy-plain", 4),
@@ -170,10 +175,12 @@ export class Charts {
   #watchDots() {
     const { home, plot } = this.charts[0];
     const tip = home.querySelector(".chart-tip");
+    let shown = null; // the dot that the tip tells of; the chart moves on, a click still means this one
     plot.over.addEventListener("mousemove", (event) => {
       const found = this.#nearestDot(event);
       home.classList.toggle("has-target", Boolean(found));
       tip.hidden = !found;
+      shown = found?.dot ?? null;
       if (!found) return;
       const { dot } = found;
       tip.textContent = `${clock(dot.t)} UTC · ${milliseconds(dot.ttft_ms)} · ${dot.route}\n` +
@@ -182,10 +189,12 @@ export class Charts {
       tip.style.left = `${Math.min(left, home.clientWidth - tip.offsetWidth - 4)}px`;
       tip.style.top = `${Math.max(found.y - 8, 0)}px`;
     });
-    plot.over.addEventListener("mouseleave", () => { tip.hidden = true; });
-    plot.over.addEventListener("click", (event) => {
-      const found = this.#nearestDot(event);
-      if (found) location.href = `/requests/${encodeURIComponent(found.dot.request_id)}/`;
+    plot.over.addEventListener("mouseleave", () => {
+      tip.hidden = true;
+      shown = null;
+    });
+    plot.over.addEventListener("click", () => {
+      if (shown) location.href = `/requests/${encodeURIComponent(shown.request_id)}/`;
     });
   }
 }

@@ -62,5 +62,12 @@ const drawMove = (plot, ctx, bbox, ratio, move, { colour, view, labelled, place 
   ctx.textAlign = "left";
   const words = `${move.server_name}: ${move.from_role} → ${move.to_role}`;
   const left = Math.min(Math.max(x1, bbox.left), bbox.left + bbox.width - ctx.measureText(words).width - 8 * ratio);
-  ctx.fillText(words, left + 4 * ratio, bbox.top + (12 + 13 * (place % 3)) * ratio);
+  const top = bbox.top + (12 + 15 * (place % 3)) * ratio;
+  const ink = ctx.fillStyle;
+  ctx.globalAlpha = 0.85;
+  ctx.fillStyle = colour("--sy-surface");
+  ctx.fillRect(left + 2 * ratio, top - 11 * ratio, ctx.measureText(words).width + 4 * ratio, 15 * ratio);
+  ctx.globalAlpha = 1;
+  ctx.fillStyle = ink;
+  ctx.fillText(words, left + 4 * ratio, top);
 };
