@@ -164,7 +164,6 @@ AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
-AXES_LOCKOUT_TEMPLATE = "accounts/locked.html"
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [

@@ -239,6 +239,13 @@ class DeploymentForm(PageForm):
         return NO_PAIR_CHOICES
 
 
+class CloneForm(PageForm):
+    name = forms.CharField(max_length=63, validators=[name_validator], help_text="Of the new deployment.")
+    served_model_name = forms.CharField(
+        max_length=200, required=False, label="Served name", help_text="What clients send as model. Empty: the name."
+    )
+
+
 class ServerForm(PageForm):
     """Adds a server. The GPUs to choose from are those of the chosen host."""
 

@@ -8,6 +8,10 @@ urlpatterns = [
     path("deployments/<slug:name>/", deployments.yard, name="deployment"),
     path("deployments/<slug:name>/edit/", deployments.edit, name="deployment_edit"),
     path("deployments/<slug:name>/delete/", deployments.delete, name="deployment_delete"),
+    path("deployments/<slug:name>/clone/", deployments.clone, name="deployment_clone"),
+    path("deployments/<slug:name>/pairs/", deployments.pairs, name="deployment_pairs"),
+    path("deployments/<slug:name>/revisions/", deployments.revisions, name="deployment_revisions"),
+    path("deployments/<slug:name>/revisions/<int:number>/restore/", deployments.roll_back, name="deployment_roll_back"),
     path("deployments/<slug:name>/servers/new/", servers.new, name="server_new"),
     path("servers/<int:server_id>/", servers.page, name="server"),
     path("servers/<int:server_id>/log/", servers.log, name="server_log"),
@@ -25,5 +29,6 @@ urlpatterns = [
     path("hosts/new/", hosts.new, name="host_new"),
     path("hosts/<slug:name>/", hosts.page, name="host"),
     path("hosts/<slug:name>/maintenance/", hosts.maintenance, name="host_maintenance"),
+    path("hosts/<slug:name>/drain/", hosts.drain, name="host_drain"),
     path("hosts/<slug:name>/remove/", hosts.remove, name="host_remove"),
 ]

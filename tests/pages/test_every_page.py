@@ -6,8 +6,29 @@ from django.urls import reverse
 
 from tests.pages.conftest import Fleet
 
-FOR_EVERYBODY = ["overview", "deployment", "server", "move", "hosts", "host", "requests", "request", "tokens", "audit"]
-FOR_OPERATORS = ["deployment_new", "deployment_edit", "server_new", "server_stop", "server_move"]
+FOR_EVERYBODY = [
+    "overview",
+    "deployment",
+    "deployment_pairs",
+    "deployment_revisions",
+    "server",
+    "move",
+    "hosts",
+    "host",
+    "requests",
+    "request",
+    "tokens",
+    "audit",
+]
+FOR_OPERATORS = [
+    "deployment_new",
+    "deployment_edit",
+    "deployment_clone",
+    "server_new",
+    "server_stop",
+    "server_move",
+    "host_drain",
+]
 FOR_ADMINS = ["host_new"]
 CHANGES = {
     "server_start": "operator",
@@ -20,6 +41,9 @@ CHANGES = {
     "move_again": "operator",
     "deployment_new": "operator",
     "deployment_edit": "operator",
+    "deployment_clone": "operator",
+    "deployment_roll_back": "operator",
+    "host_drain": "operator",
     "server_new": "operator",
     "key_new": "operator",
     "deployment_delete": "admin",
@@ -32,8 +56,10 @@ CHANGES = {
 
 def address(page: str, fleet: Fleet) -> str:
     words = page.split("_")[0]
-    if page in ("server_new",):
+    if page == "server_new":
         return reverse(page, args=[fleet.deployment.name])
+    if page == "deployment_roll_back":
+        return reverse(page, args=[fleet.deployment.name, 1])
     if page.endswith("_new") or page in ("overview", "hosts", "requests", "tokens", "audit"):
         return reverse(page)
     subject = {
@@ -55,7 +81,7 @@ def test_a_page_for_everybody_renders(page: str, who: str, fleet: Fleet, request
     assert "<main" in answer.text
 
 
-@pytest.mark.parametrize("page", ["overview", "server", "move", "hosts", "host", "requests"])
+@pytest.mark.parametrize("page", ["overview", "deployment_pairs", "server", "move", "hosts", "host", "requests"])
 def test_the_region_of_a_page_comes_without_its_frame(page: str, fleet: Fleet, viewer: Client) -> None:
     answer = viewer.get(address(page, fleet), headers={"HX-Request": "true"})
     assert answer.status_code == 200

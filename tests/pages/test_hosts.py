@@ -9,7 +9,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from console.fleet.models import Gpu, Host
+from console.fleet.models import Gpu, Host, Server
 from tests.factories import make_host
 from tests.pages.conftest import Fleet
 
@@ -30,7 +30,7 @@ def test_a_host_tells_its_heartbeat_gpus_and_versions(fleet: Fleet, viewer: Clie
 def test_a_silent_host_says_that_its_servers_are_left_alone(fleet: Fleet, viewer: Client) -> None:
     Host.objects.update(last_seen_at=timezone.now() - timedelta(minutes=7))
     make_host("gpu02")
-    assert "silent for 7 min 0 s" in viewer.get("/hosts/").text
+    assert "silent for 7 min" in viewer.get("/hosts/").text
     assert "Its servers are left alone" in viewer.get("/hosts/gpu01/").text
 
 
@@ -124,3 +124,19 @@ def test_an_empty_host_is_removed(fleet: Fleet, admin: Client) -> None:
     make_host("gpu02")
     admin.post("/hosts/gpu02/remove/")
     assert not Host.objects.filter(name="gpu02").exists()
+
+
+def test_emptying_a_host_tells_what_ends_and_what_traffic_loses(fleet: Fleet, operator: Client) -> None:
+    page = operator.get("/hosts/gpu01/drain/").text
+    assert "chat-1, chat-2" in page
+    assert "chat has no ready server elsewhere: its requests fail." in page
+
+
+def test_emptying_a_host_takes_a_confirmation_when_traffic_loses_something(fleet: Fleet, operator: Client) -> None:
+    refused = operator.post("/hosts/gpu01/drain/")
+    assert refused.status_code == 409
+    assert "Confirm it to go ahead." in refused.text
+    assert not Host.objects.get().maintenance
+    operator.post("/hosts/gpu01/drain/", {"confirmed": "on", "reason": "new fans"})
+    assert Host.objects.get().maintenance
+    assert set(Server.objects.exclude(state="stopped").values_list("state", flat=True)) == {"draining"}

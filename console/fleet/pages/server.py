@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 from console.fleet.cards import PHASE_WORDS, server_card
 from console.fleet.models import Pair, Server
+from console.fleet.pages.pairs import SAMPLE_PROMPT_TOKENS
 from console.fleet.states import ServerRole
 from console.gateway import loads
 from console.launch import command
@@ -25,10 +26,11 @@ class PhaseStep:
 
 @dataclass(frozen=True)
 class PairRow:
+    """`ms_for_prompt`: about how long the KV of a prompt of `SAMPLE_PROMPT_TOKENS` takes."""
+
     pair: Pair
     peer: Server
-    megabytes_per_s: float | None
-    ms_per_4k_prompt: float | None
+    ms_for_prompt: float | None
 
 
 def details(server: Server) -> dict[str, Any]:
@@ -79,10 +81,4 @@ def pairs(server: Server) -> list[PairRow]:
 
 
 def _pair_row(pair: Pair, peer: Server) -> PairRow:
-    rate = estimate = None
-    if pair.transfer_ms and pair.transfer_bytes:
-        rate = pair.transfer_bytes / 1e6 / (pair.transfer_ms / 1e3)
-        if pair.canary_tokens:
-            # Bytes grow with the prompt; the canary's fixed part makes this an upper bound.
-            estimate = pair.transfer_ms * 4096 / pair.canary_tokens
-    return PairRow(pair, peer, rate, estimate)
+    return PairRow(pair, peer, pair.transfer_ms_for(SAMPLE_PROMPT_TOKENS))

@@ -12,9 +12,11 @@ from console.accounts.access import actor_of, needs
 from console.accounts.models import Role
 from console.fleet import actions
 from console.fleet.errors import FleetError
-from console.fleet.forms import DeploymentForm
+from console.fleet.forms import CloneForm, DeploymentForm
 from console.fleet.models import Deployment
 from console.fleet.pages.overview import COLUMNS, MODE_TEXT
+from console.fleet.pages.pairs import matrix_of
+from console.fleet.pages.revisions import told_revisions
 from console.fleet.states import MoveStatus, ServerRole
 from console.gateway import loads
 from console.live.events import RequestRow, ServerCard
@@ -51,6 +53,7 @@ def yard(request: HttpRequest, name: str) -> HttpResponse:
         "role_choices": ServerRole.choices,
         "open_move": next((move for move in seen["moves"] if move["finished_at"] is None), None),
         "move_steps": MOVE_STEPS,
+        "matrix": matrix_of(deployment),
         "latest": latest_rows(deployment.pk, LATEST_SHOWN)[::-1],
         "blank_card": BLANK_CARD,
         "blank_request": BLANK_REQUEST,
@@ -93,6 +96,61 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
             text = "Saved. Servers that run keep their arguments until they are started again."
             return answers.done(request, text, reverse("deployment", args=[changed.name]))
     return answers.shown_again(request, "fleet/deployment_form.html", context)
+
+
+@needs(Role.OPERATOR)
+def clone(request: HttpRequest, name: str) -> HttpResponse:
+    """A new deployment with the same settings, and no server yet."""
+    source = get_object_or_404(Deployment, name=name)
+    form = CloneForm(request.POST or None)
+    context = {"section": "deployments", "form": form, "deployment": source}
+    if request.method != "POST":
+        return render(request, "fleet/clone_form.html", context)
+    if form.is_valid():
+        chosen = form.cleaned_data["name"]
+        try:
+            served = form.cleaned_data["served_model_name"] or chosen
+            made = actions.clone_deployment(source.pk, actor_of(request), chosen, served)
+        except FleetError as error:
+            form.refuse(error)
+        else:
+            return answers.done(request, f"{made.name} is like {name}.", reverse("deployment", args=[made.name]))
+    return answers.shown_again(request, "fleet/clone_form.html", context)
+
+
+@require_safe
+@needs(Role.VIEWER)
+def revisions(request: HttpRequest, name: str) -> HttpResponse:
+    deployment = get_object_or_404(Deployment, name=name)
+    context = {
+        "section": "deployments",
+        "deployment": deployment,
+        "revisions": told_revisions(deployment),
+        "servers": deployment.servers.holding_gpu().filter(revision__lt=deployment.revision),
+    }
+    return render(request, "fleet/revisions.html", context)
+
+
+@require_POST
+@needs(Role.OPERATOR)
+def roll_back(request: HttpRequest, name: str, number: int) -> HttpResponse:
+    deployment = get_object_or_404(Deployment, name=name)
+    back = reverse("deployment_revisions", args=[name])
+    try:
+        changed = actions.roll_back(deployment.pk, number, actor_of(request))
+    except FleetError as error:
+        return answers.refused(request, error, back)
+    text = f"The settings of revision {number} are back, as revision {changed.revision}. Servers take them at a start."
+    return answers.done(request, text, back)
+
+
+@require_safe
+@needs(Role.VIEWER)
+def pairs(request: HttpRequest, name: str) -> HttpResponse:
+    """The matrix of prefill and decode servers, a region of the yard."""
+    deployment = get_object_or_404(Deployment, name=name)
+    context = {"section": "deployments", "deployment": deployment, "matrix": matrix_of(deployment)}
+    return render(request, "fleet/_pairs.html" if answers.is_region(request) else "fleet/pairs.html", context)
 
 
 @require_POST

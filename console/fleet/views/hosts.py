@@ -11,6 +11,7 @@ from console import answers
 from console.accounts.access import actor_of, needs
 from console.accounts.models import Role
 from console.fleet import actions
+from console.fleet import maintenance as emptying
 from console.fleet.errors import FleetError
 from console.fleet.forms import HostForm
 from console.fleet.hosts import suspect_ourselves
@@ -97,6 +98,25 @@ def maintenance(request: HttpRequest, name: str) -> HttpResponse:
         return answers.refused(request, error, back)
     text = f"{name} is in maintenance: nothing new is launched there; what runs goes on."
     return answers.done(request, text if on else f"{name} takes launches again.", back)
+
+
+@needs(Role.OPERATOR)
+def drain(request: HttpRequest, name: str) -> HttpResponse:
+    """GET tells what emptying the host would mean; POST puts it into maintenance and stops its servers."""
+    host = get_object_or_404(Host, name=name)
+    problem, status = "", 200
+    if request.method == "POST":
+        reason, confirmed = request.POST.get("reason", ""), request.POST.get("confirmed") == "on"
+        try:
+            emptying.drain_host(host.pk, actor_of(request), reason=reason, confirmed=confirmed)
+        except FleetError as error:
+            problem, status = error.message, error.status
+        else:
+            text = f"{name} takes no launches, and its servers end as their requests do."
+            return answers.done(request, text, reverse("host", args=[name]))
+    context = {"section": "hosts", "host": host, "preview": emptying.preview(host), "error": problem}
+    template = "fleet/_drain_form.html" if answers.is_region(request) else "fleet/drain_form.html"
+    return render(request, template, context, status=status)
 
 
 @require_POST

@@ -1,0 +1,59 @@
+"""The matrix of prefill and decode servers."""
+
+import pytest
+from django.test import Client
+
+from console.fleet.models import Pair
+from console.fleet.pages.pairs import matrix_of
+from console.fleet.states import PairState, ServerRole, ServerState
+from tests.factories import make_server
+from tests.pages.conftest import Fleet
+
+
+def make_pair(fleet: Fleet, **fields: object) -> Pair:
+    defaults: dict[str, object] = {
+        "prefill_generation": 1,
+        "decode_generation": 1,
+        "state": PairState.VERIFIED,
+        "transfer_ms": 10.0,
+        "transfer_bytes": 5_000_000,
+        "canary_tokens": 512,
+    }
+    return Pair.objects.create(prefill=fleet.prefill, decode=fleet.decode, **{**defaults, **fields})
+
+
+def test_a_verified_pair_tells_its_transfer(fleet: Fleet, viewer: Client) -> None:
+    make_pair(fleet)
+    page = viewer.get("/deployments/chat/pairs/").text
+    for words in ("chat-1", "chat-2", "Verified", "4k prompt ≈ 80 ms", "500 MB/s"):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({}, PairState.VERIFIED),
+        ({"state": PairState.FAILED}, PairState.FAILED),
+        ({"prefill_generation": 0}, PairState.UNVERIFIED),
+        ({"decode_generation": 0}, PairState.UNVERIFIED),
+    ],
+)
+def test_a_cell_speaks_of_the_present_starts(fields: dict[str, object], state: PairState, fleet: Fleet) -> None:
+    make_pair(fleet, **fields)
+    assert matrix_of(fleet.deployment).rows[0].cells[0].state == state
+
+
+def test_a_pair_without_a_canary_is_not_verified(fleet: Fleet) -> None:
+    assert matrix_of(fleet.deployment).rows[0].cells[0].state == PairState.UNVERIFIED
+
+
+def test_every_prefill_server_meets_every_decode_server(fleet: Fleet) -> None:
+    for role in (ServerRole.PREFILL, ServerRole.DECODE, ServerRole.DECODE):
+        make_server(role, ServerState.READY, fleet.deployment, fleet.host)
+    matrix = matrix_of(fleet.deployment)
+    assert [len(row.cells) for row in matrix.rows] == [3, 3]
+
+
+def test_without_running_servers_of_both_sides_there_is_no_pair(fleet: Fleet, viewer: Client) -> None:
+    fleet.decode.delete()
+    assert "No pair: it takes a running prefill and a running decode server." in viewer.get("/deployments/chat/").text
