@@ -329,6 +329,22 @@ class Pair(models.Model):
         return f"{self.prefill.name} → {self.decode.name}"
 
     @property
+    def megabytes_per_s(self) -> float | None:
+        """Of the canary's transfer; None when its engine does not count transfers."""
+        if not self.transfer_ms or not self.transfer_bytes:
+            return None
+        return round(self.transfer_bytes / self.transfer_ms / 1000, 1)
+
+    def transfer_ms_for(self, prompt_tokens: int) -> float | None:
+        """About how long the KV of such a prompt takes, in proportion to the canary's; None as above.
+
+        Too long for an engine whose transfers have a fixed cost: a canary is short.
+        """
+        if not self.transfer_ms or not self.canary_tokens:
+            return None
+        return round(self.transfer_ms * prompt_tokens / self.canary_tokens, 1)
+
+    @property
     def is_current(self) -> bool:
         return self.prefill_generation == self.prefill.generation and self.decode_generation == self.decode.generation
 
