@@ -3,9 +3,12 @@
 import os
 
 from django.core.asgi import get_asgi_application
+from django.urls import get_resolver
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 pages = get_asgi_application()
+# Imports every view now. With the first request it would happen beside running streams, and stall them.
+get_resolver().url_patterns  # noqa: B018
 
 from console.gateway.application import Application  # noqa: E402 (needs Django set up)
 

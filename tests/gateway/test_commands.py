@@ -1,0 +1,108 @@
+"""`manage.py web` and `manage.py router` as processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+
+from console.embedded import free_port
+from tests.simulator.harness import NAME, SimulatedServer
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[SimulatedServer]:
+    with SimulatedServer("plain", env={"SIMULATOR_SPEED": "1"}) as engine:
+        yield engine
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def command(port: int, *arguments: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A running `manage.py` command that answers on `/healthz`."""
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", *arguments, "--port", str(port)], cwd=ROOT, env={**os.environ, **environment}
+    )
+    try:
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/healthz"), "it answers", limit_s=60)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data folder of a console with an empty database."""
+    folder = str(tmp_path_factory.mktemp("console"))
+    subprocess.run(
+        [sys.executable, "manage.py", "migrate", "--verbosity", "0"],
+        cwd=ROOT,
+        env={**os.environ, "DATA_DIR": folder},
+        check=True,
+    )
+    return folder
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_the_web_process_ends_when_asked_to(valkey: "redis.Redis", console: str, stop: signal.Signals) -> None:
+    with command(free_port(), "web", DATA_DIR=console) as web:
+        web.send_signal(stop)
+        web.wait(timeout=30)
+
+
+def test_the_web_process_answers_without_database_and_valkey(tmp_path: Path) -> None:
+    port = free_port()
+    with command(port, "web", DATA_DIR=str(tmp_path), REDIS_URL="redis://127.0.0.1:1/0"):
+        assert answers(f"http://127.0.0.1:{port}/healthz")
+
+
+def test_the_router_runs_alone(plain: SimulatedServer, tmp_path: Path) -> None:
+    """With nothing but the address of a server: no database, no broker."""
+    port = free_port()
+    alone = {"DATA_DIR": str(tmp_path), "REDIS_URL": "redis://127.0.0.1:1/0"}
+    with command(port, "router", "--plain", plain.url, **alone):
+        body = {"model": NAME, "prompt": "hello", "max_tokens": 3}
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        wait_until(lambda: httpx.post(url, json=body).status_code == 200, "the router has learned the model's name")
+    assert not list(tmp_path.glob("*.sqlite3"))
+
+
+def test_the_router_says_what_it_needs() -> None:
+    ended = subprocess.run(
+        [sys.executable, "manage.py", "router"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert "name at least one server" in ended.stderr
+
+
+def test_running_streams_do_not_hold_up_the_end_for_long(
+    plain: SimulatedServer, valkey: "redis.Redis", tmp_path: Path
+) -> None:
+    port = free_port()
+    with command(port, "router", "--plain", plain.url, "--model", NAME, "--shutdown-timeout", "1") as router:
+        body = {"model": NAME, "prompt": "hello", "max_tokens": 4000, "stream": True, "ignore_eos": True}
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        with httpx.stream("POST", url, json=body, timeout=30) as answer:
+            began = time.monotonic()
+            router.terminate()
+            with pytest.raises(httpx.TransportError):
+                answer.read()
+        router.wait(timeout=30)
+    assert time.monotonic() - began < 20  # the stream alone would take a minute
