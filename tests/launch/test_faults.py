@@ -1,6 +1,5 @@
 """What is killed comes back or is shown as gone; nothing runs twice, is lost, or is stopped while it serves."""
 
-import signal
 import time
 
 import psutil
@@ -12,6 +11,7 @@ from console.fleet.models import Server
 from console.fleet.states import MoveStatus, ServerState
 from tests.environment import VALKEY
 from tests.factories import OPERATOR
+from tests.launch.clients import CLIENTS, traffic, wait_for_more
 from tests.launch.running import (
     Installation,
     add_server,
@@ -21,6 +21,7 @@ from tests.launch.running import (
     state_of,
     wait_for,
     wait_for_end,
+    wait_for_pair,
     wait_for_state,
 )
 
@@ -157,13 +158,29 @@ def test_a_stop_reaches_a_host_that_is_busy_starting_others(running: Installatio
         assert running.engines(server) == []
 
 
-def test_a_server_that_does_not_heed_sigterm_is_ended_all_the_same(running: Installation) -> None:
-    server = start_plain(running)
-    engine = only_engine(running, server)
-    engine.send_signal(signal.SIGSTOP)
-    actions.stop(server.pk, OPERATOR, force=True)
-    wait_for_state(server, S.STOPPED)
-    assert not runs(engine)
+def test_a_killed_prefill_server_costs_no_request(running: Installation) -> None:
+    prefill, _ = start_pair(running)
+    with traffic(running, prefill.deployment.served_model_name) as statuses:
+        wait_for_more(statuses)
+        only_engine(running, prefill).kill()
+        wait_for_state(prefill, S.FAILED)
+        wait_for_more(statuses)
+    assert set(statuses) == {200}
+
+
+def test_a_killed_decode_server_costs_only_the_streams_that_ran_on_it(running: Installation) -> None:
+    prefill, decode = start_pair(running)
+    other = add_server(prefill.deployment, "decode", running.next_gpu())
+    actions.start(other.pk, OPERATOR)
+    wait_for_state(other, S.READY)
+    wait_for_pair(prefill, other)
+    with traffic(running, prefill.deployment.served_model_name) as statuses:
+        wait_for_more(statuses)
+        only_engine(running, decode).kill()
+        wait_for_state(decode, S.FAILED)
+        wait_for_more(statuses)
+    assert statuses[0] <= CLIENTS
+    assert set(statuses) <= {200, 0}
 
 
 def test_a_broker_that_went_away_is_found_again_and_nothing_was_stopped(running: Installation) -> None:

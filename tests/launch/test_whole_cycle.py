@@ -1,11 +1,7 @@
 """From start to traffic and through moves, with a real worker, beat, agent, router and simulated engines."""
 
 import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import httpx
 from django.db import connection
 
 from console.fleet import actions, moves, starting
@@ -14,13 +10,13 @@ from console.fleet.models import Server
 from console.fleet.states import MoveStatus, ServerRole, ServerState
 from console.launch import remote
 from tests.factories import OPERATOR
+from tests.launch.clients import traffic, wait_for_more
 from tests.launch.running import (
     Installation,
     add_server,
     make_deployment,
     running,
     start_pair,
-    wait_for,
     wait_for_end,
     wait_for_pair,
     wait_for_state,
@@ -28,40 +24,6 @@ from tests.launch.running import (
 
 __all__ = ["running"]
 S = ServerState
-
-
-@contextmanager
-def traffic(running: Installation, model: str) -> Iterator["Counter[int]"]:
-    """Streams requests, two at a time, until the block ends. Counts status codes; 0 is a stream that broke."""
-    statuses: Counter[int] = Counter()
-    ending = threading.Event()
-    body = {"model": model, "prompt": "word " * 60, "max_tokens": 8, "stream": True}
-
-    def send() -> None:
-        with httpx.Client(base_url=f"http://127.0.0.1:{running.web_port}", timeout=30, trust_env=False) as client:
-            while not ending.is_set():
-                try:
-                    answer = client.post("/v1/completions", json=body)
-                except httpx.HTTPError:
-                    statuses[0] += 1
-                    continue
-                whole = answer.status_code == 200 and '"finish_reason":"length"' in answer.text.replace(" ", "")
-                statuses[answer.status_code if whole or answer.status_code != 200 else 0] += 1
-
-    threads = [threading.Thread(target=send) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield statuses
-    finally:
-        ending.set()
-        for thread in threads:
-            thread.join()
-
-
-def wait_for_more(statuses: "Counter[int]") -> None:
-    served = statuses[200]
-    wait_for(lambda: statuses[200] >= served + 5, "traffic to flow")
 
 
 def test_start_verify_move_and_back(running: Installation) -> None:
