@@ -45,7 +45,7 @@ def server_card(server: Server, load: RouterLoad | None = None) -> ServerCard:
         waiting=sample.get("waiting"),
         kv_usage=sample.get("kv_usage"),
         tokens_per_s=observed.get("tokens_per_s"),
-        degradations=degradations(server),
+        degradations=[*degradations(server), *_avoided(load)],
         failure=cast("dict[str, str]", server.failure),
         url=server.url,
         can_move_to=can_move_to(server),
@@ -133,6 +133,13 @@ def degradations(server: Server) -> list[Degradation]:
     if server.state == S.READY and server.role != ServerRole.PLAIN:
         found += _pair_degradations(server)
     return found
+
+
+def _avoided(load: RouterLoad) -> list[Degradation]:
+    if not load.avoided:
+        return []
+    text = f"Routers send it nothing for a while, it failed: {load.avoided}. They try again by themselves."
+    return [Degradation(code="circuit_open", text=text)]
 
 
 def _pair_degradations(server: Server) -> list[Degradation]:

@@ -7,10 +7,11 @@ from contextlib import suppress
 
 from console import valkey
 from console.gateway.loads import REPORT_EVERY_S, SILENT_AFTER_S, RouterLoad, RouterReport, members_key, report_key
-from console.gateway.seam import Router
+from console.gateway.seam import Circuit, Router
 
 FORGET_AFTER_S = 3600.0
 """Ids of routers that ended without saying so are cleared away."""
+LONGEST_REASON = 200
 
 
 class Announcer:
@@ -33,12 +34,13 @@ class Announcer:
             await pipe.execute()
 
     def report(self) -> RouterReport:
+        circuits = self._router.circuits()
         loads = {
-            int(server_id): RouterLoad(load.inflight, load.handoffs)
+            int(server_id): RouterLoad(load.inflight, load.handoffs, _avoided(circuits.get(server_id)))
             for server_id, load in self._router.loads().items()
-            if load.inflight or load.handoffs
         }
-        return RouterReport(self._id, self._epoch(), time.time(), loads)
+        told = {server_id: load for server_id, load in loads.items() if load != RouterLoad()}
+        return RouterReport(self._id, self._epoch(), time.time(), told)
 
     async def leave(self) -> None:
         """This process serves nothing any more, so nobody has to wait for it."""
@@ -46,3 +48,9 @@ class Announcer:
             async with valkey.async_client() as client:
                 await client.delete(report_key(self._id))
                 await client.zrem(members_key(), self._id)
+
+
+def _avoided(circuit: Circuit | None) -> str:
+    if circuit is None or circuit.state == "closed":
+        return ""
+    return circuit.last_error[:LONGEST_REASON] or "it failed repeatedly"

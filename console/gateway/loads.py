@@ -21,9 +21,15 @@ SILENT_AFTER_S = 10.0
 class RouterLoad:
     inflight: int = 0
     handoffs: int = 0
+    avoided: str = ""
+    """Why a router sends it nothing for a while (what failed last); empty while it is used."""
 
     def __add__(self, other: "RouterLoad") -> "RouterLoad":
-        return RouterLoad(self.inflight + other.inflight, self.handoffs + other.handoffs)
+        return RouterLoad(self.inflight + other.inflight, self.handoffs + other.handoffs, self.avoided or other.avoided)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.inflight == 0 and self.handoffs == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class RouterInfo:
 
 @dataclass(frozen=True, slots=True)
 class RouterReport:
-    """One report as it stands in Valkey. `loads` is by server id and leaves idle servers out."""
+    """One report as it stands in Valkey. `loads` is by server id, without those of which there is nothing to say."""
 
     id: str
     epoch: int
@@ -45,7 +51,7 @@ class RouterReport:
     loads: Mapping[int, RouterLoad]
 
     def encode(self) -> str:
-        loads = {server: (load.inflight, load.handoffs) for server, load in self.loads.items()}
+        loads = {server: (load.inflight, load.handoffs, load.avoided) for server, load in self.loads.items()}
         return json.dumps({"id": self.id, "epoch": self.epoch, "at": self.at, "loads": loads})
 
     @classmethod
@@ -96,8 +102,9 @@ def drained(server: Server) -> bool:
         return False
     if not reports:
         return timezone.now() - server.state_since > timedelta(seconds=SILENT_AFTER_S)
-    idle = RouterLoad()
-    return all(report.epoch >= server.drain_epoch and report.loads.get(server.pk, idle) == idle for report in reports)
+    return all(
+        report.epoch >= server.drain_epoch and report.loads.get(server.pk, RouterLoad()).is_idle for report in reports
+    )
 
 
 def total(reports: list[RouterReport]) -> dict[int, RouterLoad]:

@@ -15,6 +15,16 @@ class Load(Protocol):
     def handoffs(self) -> int: ...
 
 
+class Circuit(Protocol):
+    """`state` is "closed" while the server is used."""
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def last_error(self) -> str: ...
+
+
 class Running(Protocol):
     """A request on its way; the gaps of its record grow while it streams."""
 
@@ -29,5 +39,7 @@ class Router(Protocol):
     def swap(self, table: Table) -> None: ...
 
     def loads(self) -> Mapping[str, Load]: ...
+
+    def circuits(self) -> Mapping[str, Circuit]: ...
 
     def observe(self, server_id: str, *, kv_usage: float, waiting: int, running: int) -> None: ...

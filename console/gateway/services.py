@@ -1,7 +1,9 @@
 """What runs beside the requests of one web process, from its start to its end."""
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from django.conf import settings
 
@@ -15,7 +17,11 @@ from console.gateway.sync import Sync
 from console.live import doorkeeper
 from console.live.collect import Collector
 from console.live.load import LoadWatch
+from console.live.publish import tell_server
 from routing.app import Router
+
+LAST_WORDS_LIMIT_S = 1.0
+"""At the end: records not yet handed over, and the router's goodbye. A Valkey that hangs holds up nobody."""
 
 
 class Services:
@@ -30,7 +36,12 @@ class Services:
         self.samples = Samples(self.router, self.routing_database)
         self.announcer = Announcer(self.router, router_id, lambda: self.sync.epoch)
         self.collector = Collector(self.live_database)
-        self.load_watch = LoadWatch(self.collector, self.samples.deployments, self.samples.engines)
+        self.load_watch = LoadWatch(
+            self.collector,
+            self.samples.deployments,
+            self.samples.engines,
+            lambda server_id: self.live_database.run(tell_server, server_id),
+        )
         self.background = Background()
         self.router.metrics.registry.register(
             metrics.WebMetrics(self.reports, self.sync, self.collector, self.background)
@@ -59,7 +70,9 @@ class Services:
     async def stop(self) -> None:
         await self.router.aclose()
         await self.background.stop()
-        await self.reports.close()
-        await self.announcer.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_LIMIT_S):
+                await self.reports.close()
+                await self.announcer.leave()
         self.routing_database.close()
         self.live_database.close()

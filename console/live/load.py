@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+
+from django.db import Error
 
 from console import valkey
 from console.gateway import loads
@@ -20,20 +22,34 @@ Engines = Mapping[int, Mapping[str, float | None]]
 
 
 class LoadWatch:
-    """`servers` gives the deployment id of each server, `engines` the newest figures of each engine."""
+    """`servers` gives the deployment id of each server, `engines` the newest figures of each engine; `draw` publishes
+    the whole card of a server."""
 
     def __init__(
-        self, collector: Collector, servers: Callable[[], Mapping[int, int]], engines: Callable[[], Engines]
+        self,
+        collector: Collector,
+        servers: Callable[[], Mapping[int, int]],
+        engines: Callable[[], Engines],
+        draw: Callable[[int], Awaitable[None]],
     ) -> None:
-        self._collector, self._servers, self._engines = collector, servers, engines
+        self._collector, self._servers, self._engines, self._draw = collector, servers, engines, draw
         self._told: dict[int, tuple[LoadEvent, float]] = {}
+        self._avoided: set[int] = set()
 
     async def follow(self) -> None:
         async with valkey.async_client() as client:
             while True:
                 with suppress(*valkey.Down):
-                    self.tell(loads.total(await loads.reports(client)))
+                    await self.look(loads.total(await loads.reports(client)))
                 await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look(self, router_loads: Mapping[int, RouterLoad]) -> None:
+        self.tell(router_loads)
+        avoided = {server_id for server_id, load in router_loads.items() if load.avoided}
+        changed, self._avoided = avoided ^ self._avoided, avoided
+        with suppress(Error):  # the card says it when the database is back
+            for server_id in changed:
+                await self._draw(server_id)
 
     def tell(self, router_loads: Mapping[int, RouterLoad]) -> None:
         """One event for each server whose counts have changed, or were not told for a while."""

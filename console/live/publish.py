@@ -8,7 +8,6 @@ from django.dispatch import receiver
 
 from console.fleet import cards, signals
 from console.fleet.models import Move, Pair, Server
-from console.fleet.states import ServerState
 from console.gateway import loads
 from console.live import bus
 from console.live.events import MoveEvent, ServerEvent, ServerRemovedEvent
@@ -47,8 +46,7 @@ def tell_server(server_id: int) -> None:
     server = Server.objects.with_names().filter(pk=server_id).first()
     if server is None:
         return
-    load = loads.read().get(server_id) if server.state == ServerState.DRAINING else None
-    event: ServerEvent = {"type": "server", "server": cards.server_card(server, load)}
+    event: ServerEvent = {"type": "server", "server": cards.server_card(server, loads.read().get(server_id))}
     bus.publish(server.deployment_id, [event])
 
 

@@ -143,3 +143,9 @@ def test_a_pair_of_a_server_that_was_moved_since_is_not_spoken_of() -> None:
     Server.objects.filter(pk=pair.prefill_id).update(role=ServerRole.DECODE)
     assert codes(Server.objects.get(pk=pair.decode_id)) == []
     assert codes(Server.objects.get(pk=pair.prefill_id)) == []
+
+
+def test_a_card_says_that_routers_leave_its_server_alone_and_why() -> None:
+    card = cards.server_card(make_server(state=S.READY), RouterLoad(avoided="connection refused"))
+    [found] = [note for note in card["degradations"] if note["code"] == "circuit_open"]
+    assert "connection refused" in found["text"]

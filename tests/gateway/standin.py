@@ -14,6 +14,12 @@ class StandInLoad:
 
 
 @dataclass
+class StandInCircuit:
+    state: str = "closed"
+    last_error: str = ""
+
+
+@dataclass
 class StandInRunning:
     record: Record
 
@@ -24,6 +30,7 @@ class StandInRouter:
     swaps: int = 0
     active: list[StandInRunning] = field(default_factory=list)
     carried: dict[str, StandInLoad] = field(default_factory=dict)
+    broken: dict[str, StandInCircuit] = field(default_factory=dict)
     observed: list[tuple[str, float, int, int]] = field(default_factory=list)
 
     def swap(self, table: Table) -> None:
@@ -32,6 +39,9 @@ class StandInRouter:
 
     def loads(self) -> Mapping[str, StandInLoad]:
         return self.carried
+
+    def circuits(self) -> Mapping[str, StandInCircuit]:
+        return self.broken
 
     def observe(self, server_id: str, *, kv_usage: float, waiting: int, running: int) -> None:
         self.observed.append((server_id, kv_usage, waiting, running))

@@ -6,7 +6,7 @@ from console import valkey as connections
 from console.gateway import loads
 from console.gateway.announce import Announcer
 from console.gateway.loads import RouterLoad
-from tests.gateway.standin import StandInLoad, StandInRouter
+from tests.gateway.standin import StandInCircuit, StandInLoad, StandInRouter
 
 
 def announcer(router: StandInRouter) -> Announcer:
@@ -22,6 +22,20 @@ async def test_it_says_its_epoch_and_its_loads(valkey: "redis.Redis") -> None:
     await announce(StandInRouter(carried={"4": StandInLoad(3, 1), "5": StandInLoad()}))
     assert loads.read() == {4: RouterLoad(3, 1)}
     assert [(router.id, router.epoch) for router in loads.routers()] == [("router-a", 9)]
+
+
+async def test_it_says_which_servers_it_leaves_alone_and_why(valkey: "redis.Redis") -> None:
+    carried = {"4": StandInLoad(), "5": StandInLoad(), "6": StandInLoad()}
+    broken = {
+        "4": StandInCircuit("open", "connection refused"),
+        "5": StandInCircuit("half-open"),
+        "6": StandInCircuit(),
+    }
+    await announce(StandInRouter(carried=carried, broken=broken))
+    assert {server_id: load.avoided for server_id, load in loads.read().items()} == {
+        4: "connection refused",
+        5: "it failed repeatedly",
+    }
 
 
 async def test_what_it_said_expires(valkey: "redis.Redis") -> None:

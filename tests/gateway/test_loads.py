@@ -60,6 +60,18 @@ def test_not_drained_with_a_stream_or_a_hand_off_left(valkey: "redis.Redis", loa
     assert not loads.drained(server)
 
 
+def test_a_server_that_a_router_leaves_alone_can_be_drained(valkey: "redis.Redis") -> None:
+    server = draining(epoch=7)
+    say(valkey, "a", 7, {server.pk: RouterLoad(0, 0, "connection refused")})
+    assert loads.drained(server)
+
+
+def test_why_a_server_is_left_alone_is_known_when_one_router_says_so(valkey: "redis.Redis") -> None:
+    say(valkey, "a", 1, {4: RouterLoad(1, 0)})
+    say(valkey, "b", 1, {4: RouterLoad(0, 0, "connection refused")})
+    assert loads.read() == {4: RouterLoad(1, 0, "connection refused")}
+
+
 def test_not_drained_while_one_router_serves_an_older_table(valkey: "redis.Redis") -> None:
     server = draining(epoch=7)
     say(valkey, "a", 7, {})

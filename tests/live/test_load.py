@@ -22,8 +22,18 @@ def told(collector: Collector, deployment_id: int = 7) -> list[Any]:
     return pending
 
 
-def watch(collector: Collector, engine: dict[str, float | None] | None = None) -> LoadWatch:
-    return LoadWatch(collector, lambda: {4: 7}, lambda: {4: engine or {}})
+@pytest.fixture
+def drawn() -> list[int]:
+    """Servers whose whole card was published."""
+    return []
+
+
+def watch(collector: Collector, drawn: list[int] | None = None, servers: dict[int, int] | None = None) -> LoadWatch:
+    async def draw(server_id: int) -> None:
+        if drawn is not None:
+            drawn.append(server_id)
+
+    return LoadWatch(collector, lambda: {4: 7} if servers is None else servers, dict, draw)
 
 
 def test_router_counts_and_engine_figures_are_one_event() -> None:
@@ -65,8 +75,19 @@ def test_counts_are_repeated_for_cards_that_were_drawn_anew(
 
 def test_a_server_that_ended_is_forgotten(collector: Collector) -> None:
     servers = {4: 7}
-    watched = LoadWatch(collector, lambda: servers, dict)
+    watched = watch(collector, servers=servers)
     watched.tell({})
     servers.clear()
     watched.tell({})
     assert watched._told == {}
+
+
+async def test_a_card_is_drawn_anew_when_its_server_is_left_alone_and_when_it_is_used_again(
+    collector: Collector, drawn: list[int]
+) -> None:
+    watched = watch(collector, drawn)
+    await watched.look({4: RouterLoad(0, 0, "connection refused")})
+    await watched.look({4: RouterLoad(1, 0, "timed out")})
+    assert drawn == [4]
+    await watched.look({4: RouterLoad(1, 0)})
+    assert drawn == [4, 4]
