@@ -42,12 +42,12 @@ class Command(BaseCommand):
         child_env = up.start(supervisor, place)
         since = time.time()
         supervisor.start(agent(place, plan, child_env))
-        up.wait_until_it_answers(supervisor, place)
         say(f"Launching {len(plan.servers)} servers, for at most {plan.ready_limit_s:.0f} s")
         filling = ["seed", "--url", place.url, "--host", HOST_NAME, "--since", str(since), "--file", str(file)]
         child = supervisor.run_to_end(up.manage("seed", filling, child_env))
         if child.exit_code != 0:
             raise CannotRun(f"The demo could not be set up.\n{child.last_lines()}")
+        up.wait_until_it_answers(supervisor, place)
         if env.flag("TRAFFIC", True):
             sender = [sys.executable, "-m", "console.demo.traffic", str(file)]
             supervisor.start(ChildSpec("traffic", sender, child_env))
