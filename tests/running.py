@@ -48,16 +48,16 @@ def is_running(pid: int) -> bool:
 
 
 class RunningDemo:
-    """`demo` is the content of its demo.json, once it is ready."""
+    """`demo` is the content of its demo.json, once it is ready. `command` may be `up` instead."""
 
-    def __init__(self, data_dir: Path, port: int | None = None, **env: str) -> None:
+    def __init__(self, data_dir: Path, port: int | None = None, command: str = "demo", **env: str) -> None:
         self.data_dir, self.port = data_dir, port or free_port()
         inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
         self.env = {**inherited, "DATA_DIR": str(data_dir), "PORT": str(self.port), **env}
         self.lines: list[str] = []
         self.demo: dict[str, str] = {}
         self.process = subprocess.Popen(
-            [sys.executable, "manage.py", "demo"],
+            [sys.executable, "manage.py", command],
             cwd=ROOT,
             env=self.env,
             stdout=subprocess.PIPE,
@@ -88,13 +88,14 @@ class RunningDemo:
                 self.stop()
                 raise AssertionError(f"the demo did not get ready:\n{self.output}")
             time.sleep(0.1)
-        self.demo = json.loads((self.data_dir / "demo.json").read_text())
+        file = self.data_dir / "demo.json"
+        self.demo = json.loads(file.read_text()) if file.exists() else {}
         return self
 
-    def stop(self) -> None:
-        """SIGTERM, as a process manager sends it, and a wait."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """SIGTERM as a process manager sends it, SIGINT as a terminal does: to the whole group. Then a wait."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            os.killpg(self.process.pid, number)
         self.process.wait(STOP_LIMIT_S)
         self._close()
 

@@ -149,7 +149,7 @@ def test_a_killed_demo_is_taken_over_by_the_next_with_its_servers(tmp_path: Path
 
 def test_a_stopped_demo_starts_again_with_what_was_in_it(tmp_path: Path) -> None:
     first = RunningDemo(tmp_path, TRAFFIC="0").wait_until_ready()
-    first.stop()
+    first.stop(signal.SIGINT)  # Ctrl-C
     assert first.process.returncode == 0, first.output
     assert first.processes() == []
     second = RunningDemo(tmp_path, TRAFFIC="0").wait_until_ready()
