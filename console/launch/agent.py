@@ -7,14 +7,11 @@ sends reports, so that a broker that does not answer never stops the looking.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from celery import Celery
-from kombu.exceptions import OperationalError
 
 from console.celery import app
 from console.launch import obstacles, preflight
@@ -24,14 +21,13 @@ from console.launch.gpus import GpuReader
 from console.launch.inventory import HostInventory
 from console.launch.logs import tail
 from console.launch.probe import probe
+from console.launch.reporter import Reporter
 from console.launch.starts import Starts
 from console.launch.statefile import StateDir
 from console.launch.watch import Watched
 
 LOOK_EVERY_S = 0.5
 FORGET_EVERY_S = 600.0
-CONSOLE_QUEUE = "console"
-REPORT_EXPIRES_S = 10
 PROBES_AT_ONCE = 8
 
 logger = logging.getLogger(__name__)
@@ -51,7 +47,7 @@ class AgentOptions:
 class Agent:
     """Lives as long as the process. `run` is the loop; `launch`, `stop` and the rest are called from task threads."""
 
-    def __init__(self, options: AgentOptions, reporter: "Reporter") -> None:
+    def __init__(self, options: AgentOptions, reporter: Reporter) -> None:
         self.options, self.reporter = options, reporter
         self.folder = StateDir(options.state_dir)
         self.starts = Starts(self.folder, options.vllm, find_obstacle)
@@ -171,58 +167,6 @@ def find_obstacle(spec: LaunchSpec, starts: Starts) -> Cause | None:
 
 def _names_by_pid(live: list[Watched]) -> dict[int, str]:
     return {pid: watched.start.spec["name"] for watched in live if watched.start.spec for pid in watched.group.pids}
-
-
-class Reporter:
-    """Sends the newest report from a thread of its own; while nobody takes reports the older ones are dropped.
-
-    `is_full`: the console takes none at present. `after_report` is called after each attempt.
-    """
-
-    def __init__(self, celery: Celery, is_full: Callable[[], bool], after_report: Callable[[], None]) -> None:
-        self._celery, self._is_full, self._after_report = celery, is_full, after_report
-        self._newest: HostReport | None = None
-        self._offered = threading.Condition()
-        self._trouble = ""
-
-    def offer(self, report: HostReport) -> None:
-        with self._offered:
-            self._newest = report
-            self._offered.notify()
-
-    def run(self) -> None:
-        """For ever, in a daemon thread."""
-        while True:
-            with self._offered:
-                self._offered.wait_for(lambda: self._newest is not None)
-                report, self._newest = self._newest, None
-            if report is not None:
-                self._send(report)
-                self._after_report()
-
-    def _send(self, report: HostReport) -> None:
-        if self._is_full():
-            self._note("the console does not take reports: its worker may be down")
-            return
-        try:
-            self._celery.send_task(
-                "console.report",
-                args=[report],
-                queue=CONSOLE_QUEUE,
-                expires=REPORT_EXPIRES_S,
-                ignore_result=True,
-                retry=False,
-            )
-        except (OperationalError, OSError) as error:
-            self._note(f"the broker does not take reports: {error}")
-        else:
-            self._note("")
-
-    def _note(self, trouble: str) -> None:
-        """Once per outage, not once per report."""
-        if bool(trouble) != bool(self._trouble):
-            logger.warning(trouble or "reports are taken again")
-        self._trouble = trouble
 
 
 _current: Agent | None = None

@@ -8,7 +8,8 @@ To the agent, on queue `host.<name>`:
 - task `agent.tail(server_id, generation, max_bytes)` -> LogTail, and `agent.preflight(spec)` -> list[Check]: answered
   through the result backend.
 
-From the agent, on queue `console`: task `console.report(report: HostReport)` every few seconds and at every change.
+From the agent, published on channel `report:<name>` every few seconds and at every change: a HostReport. The channel
+says whose report it is: a host's own login at the broker lets it publish on no other.
 """
 
 from typing import Literal, NotRequired, TypedDict

@@ -99,27 +99,6 @@ class NameClaim:
         return held.decode() if isinstance(held, bytes) else ""
 
 
-class ReportQueue:
-    """How many messages the console has not taken yet. While its worker is down, reports must not fill the broker."""
-
-    MOST_WAITING = 1000
-
-    def __init__(self, broker_url: str, key: str) -> None:
-        self._client = redis.Redis.from_url(broker_url, socket_connect_timeout=TIMEOUT_S, socket_timeout=TIMEOUT_S)
-        self._key = key
-
-    def is_full(self) -> bool:
-        """False as well when the broker does not answer: sending will say so."""
-        try:
-            waiting = self._client.llen(self._key)
-        except redis.RedisError:
-            return False
-        return isinstance(waiting, int) and waiting >= self.MOST_WAITING
-
-    def close(self) -> None:
-        self._client.close()
-
-
 def owner_of(state_dir: Path) -> str:
     return f"{socket.gethostname()}:{boot_id()}:{state_dir}"
 
@@ -140,10 +119,17 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{host}:{parts.port or 6379}{parts.path}"
 
 
-def transport_options() -> dict[str, object]:
-    """So that a dead broker is noticed in seconds: of a cut cable TCP alone says nothing for a quarter of an hour."""
+def transport_options(queue: str) -> dict[str, object]:
+    """A dead broker is noticed in seconds: of a cut cable TCP alone says nothing for a quarter of an hour.
+
+    Messages under way are kept under names of this queue: launches hold keys, which other hosts' agents must not read.
+    """
     keepalive = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
     return {
+        "unacked_key": f"unacked.{queue}",
+        "unacked_index_key": f"unacked_index.{queue}",
+        "unacked_mutex_key": f"unacked_mutex.{queue}",
+        "priority_steps": [0],
         "socket_connect_timeout": TIMEOUT_S,
         "socket_keepalive": True,
         "socket_keepalive_options": {**keepalive, socket.TCP_USER_TIMEOUT: TCP_USER_TIMEOUT_S * 1000},

@@ -75,8 +75,11 @@ def _ask(host: Host, task: str, args: list[Any], timeout_s: float) -> Any:
 
 
 def _send_for_answer(queue: str, task: str, args: list[Any]) -> str:
-    """Sends without subscribing to the answer: Celery's subscription is one connection that threads must not share."""
-    task_id = str(uuid.uuid4())
+    """Sends without subscribing to the answer: Celery's subscription is one connection that threads must not share.
+
+    The answer is kept under the host's name, since its login at the broker lets it write there only.
+    """
+    task_id = f"{queue}.{uuid.uuid4()}"
     message = app.amqp.create_task_message(task_id, task, args, {}, ignore_result=False)
     with app.producer_or_acquire() as producer, producer.connection._reraise_as_library_errors():
         app.amqp.send_task_message(producer, task, message, queue=queue, retry=False)

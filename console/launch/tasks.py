@@ -1,9 +1,12 @@
-"""Celery tasks of the console's worker: short ones on queue `console`, those that wait for a server on `checks`.
+"""What the console's worker does: it takes in hosts' reports, and runs tasks: short ones on queue `console`, those that
+wait for a server on `checks`.
 
-Each takes ids, may run twice, and may be lost: the tick finds again whatever is due.
+Each task takes ids, may run twice, and may be lost: the tick finds again whatever is due.
 """
 
 import threading
+
+from celery.signals import worker_ready
 
 from console.celery import app
 from console.fleet import moves
@@ -11,16 +14,24 @@ from console.launch import reports, verification
 from console.launch import tick as ticking
 from console.launch.at_once import AtOnce
 from console.launch.contracts import HostReport
+from console.launch.inbox import Inbox
 
 _ticking = threading.Lock()
 _checks = AtOnce(4)
 """Checks wait for servers that may not answer. A worker that also takes in reports keeps threads for those."""
 
 
-@app.task(name="console.report")
-def report(news: HostReport) -> None:
-    if reports.take(news):
+def take_report(report: HostReport) -> None:
+    if reports.take(report):
         moves.advance_all()
+
+
+inbox = Inbox(take_report)
+
+
+@worker_ready.connect
+def hear_hosts(**kwargs: object) -> None:
+    inbox.start()
 
 
 @app.task(name="console.tick")

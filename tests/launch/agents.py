@@ -1,6 +1,5 @@
 """A real agent process on the test's Valkey, asked through Celery and heard through its reports."""
 
-import base64
 import json
 import os
 import signal
@@ -17,10 +16,10 @@ from django.conf import settings
 from console.celery import app
 from console.launch import process
 from console.launch.contracts import Check, HostReport, LaunchSpec, LogTail, ServerObservation
+from console.launch.reporter import channel_of
 from tests.launch.hosts import PATIENCE_S, wait_until
 
 PRODUCT = Path(__file__).resolve().parents[2]
-CONSOLE_QUEUE = f"{settings.REDIS_PREFIX}:console"
 
 
 def agent_command(*arguments: str) -> list[str]:
@@ -50,12 +49,15 @@ class AgentProcess:
         self.broker_url, self.inside = broker_url, inside
         self.state_dir = folder / "state"
         self._process: subprocess.Popen[bytes] | None = None
+        self._channel = valkey.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self._channel.subscribe(channel_of(settings.REDIS_PREFIX, name))
+        self._reports: list[HostReport] = []
 
     # Its life
 
     def start(self, *arguments: str, **variables: str) -> "AgentProcess":
         """Returns when its first report is there."""
-        self.valkey.delete(CONSOLE_QUEUE)
+        self._forget_reports()
         command = agent_command("--name", self.name, "--state-dir", str(self.state_dir), "--simulate-gpus", "2")
         environment = agent_environment(REDIS_URL=self.broker_url, **variables)
         with (self.folder / "agent.log").open("ab") as log:
@@ -79,6 +81,7 @@ class AgentProcess:
 
     def end(self) -> None:
         """The agent and every server of its host."""
+        self._channel.close()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -110,16 +113,21 @@ class AgentProcess:
     # What it says
 
     def reports(self) -> list[HostReport]:
-        """Of this host, newest first."""
-        messages: Any = self.valkey.lrange(CONSOLE_QUEUE, 0, 60)
-        reports = [json.loads(base64.b64decode(json.loads(message)["body"]))[0][0] for message in messages]
-        return [report for report in reports if report["host"] == self.name]
+        """What it has said lately, newest first."""
+        with suppress(redis.ConnectionError):  # a test that cuts connections cuts this one too
+            while message := self._channel.get_message():
+                self._reports.insert(0, json.loads(message["data"]))
+        del self._reports[60:]
+        return self._reports
 
     def next_report(self) -> HostReport:
         """One that was made after this call."""
-        self.valkey.delete(CONSOLE_QUEUE)
+        self._forget_reports()
         wait_until(lambda: len(self.reports()) > 1, "for a report")
         return self.reports()[0]
+
+    def _forget_reports(self) -> None:
+        self.reports().clear()
 
     def server(self, server_id: int) -> ServerObservation | None:
         """As the newest report has it."""

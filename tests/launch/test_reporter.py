@@ -1,30 +1,30 @@
 """Reports leave in a thread of their own, the newest first in line, and never pile up."""
 
+import json
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
-from kombu.exceptions import OperationalError
 
-from console.launch.agent import Reporter
 from console.launch.contracts import HostReport
-from console.launch.joining import ReportQueue
+from console.launch.reporter import ReportChannel, Reporter
 from tests.launch.hosts import wait_until
 
 
-class FakeCelery:
-    """Notes what is sent; `before` may block or raise like a broker in trouble."""
+class Channel:
+    """Notes what is published; `before` may block or raise like a broker in trouble."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
+        self.listeners = 1
         self.before: Callable[[], object] = lambda: None
 
-    def send_task(self, name: str, args: list[HostReport], **options: Any) -> None:
+    def publish(self, report: HostReport) -> int:
         self.before()
-        self.sent.append(args[0]["seq"])
+        self.sent.append(report["seq"])
+        return self.listeners
 
 
 def report(seq: int) -> HostReport:
@@ -32,76 +32,86 @@ def report(seq: int) -> HostReport:
 
 
 @pytest.fixture
-def celery() -> FakeCelery:
-    return FakeCelery()
+def channel() -> Channel:
+    return Channel()
 
 
 @pytest.fixture
-def full() -> list[bool]:
-    return [False]
-
-
-@pytest.fixture
-def reporter(celery: FakeCelery, full: list[bool]) -> Reporter:
-    made = Reporter(celery, lambda: full[0], lambda: None)  # type: ignore[arg-type]
+def reporter(channel: Channel) -> Reporter:
+    made = Reporter(channel.publish, lambda: None)
     threading.Thread(target=made.run, daemon=True).start()
     return made
 
 
-def test_a_report_is_sent(reporter: Reporter, celery: FakeCelery) -> None:
+def test_a_report_is_sent(reporter: Reporter, channel: Channel) -> None:
     reporter.offer(report(1))
-    wait_until(lambda: celery.sent == [1])
+    wait_until(lambda: channel.sent == [1])
 
 
 def test_a_broker_that_does_not_answer_holds_nobody_up_and_gets_the_newest_afterwards(
-    reporter: Reporter, celery: FakeCelery
+    reporter: Reporter, channel: Channel
 ) -> None:
     answers = threading.Event()
-    celery.before = lambda: answers.wait(10)
+    channel.before = lambda: answers.wait(10)
     for seq in range(1, 100):
         reporter.offer(report(seq))
     answers.set()
-    wait_until(lambda: celery.sent[-1:] == [99])
-    assert len(celery.sent) <= 2
+    wait_until(lambda: channel.sent[-1:] == [99])
+    assert len(channel.sent) <= 2
 
 
-def test_an_outage_is_logged_once_and_its_end_as_well(
-    reporter: Reporter, celery: FakeCelery, caplog: pytest.LogCaptureFixture
-) -> None:
+def offer_in_trouble(reporter: Reporter, channel: Channel, trouble: Exception, times: int = 3) -> None:
     attempts: list[int] = []
 
     def refuse() -> None:
         attempts.append(1)
-        raise OperationalError("refused")
+        raise trouble
 
-    celery.before = refuse
-    for seq in range(1, 4):
+    channel.before = refuse
+    for seq in range(1, times + 1):
         reporter.offer(report(seq))
         wait_until(lambda seq=seq: len(attempts) == seq)  # type: ignore[misc]
-    celery.before = lambda: None
+
+
+def test_an_outage_is_logged_once_and_its_end_as_well(
+    reporter: Reporter, channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer_in_trouble(reporter, channel, redis.ConnectionError("refused"))
+    channel.before = lambda: None
     reporter.offer(report(4))
     wait_until(lambda: "taken again" in caplog.text)
     assert caplog.text.count("does not take reports") == 1
 
 
-def test_nothing_is_sent_while_the_console_is_behind(
-    reporter: Reporter, celery: FakeCelery, full: list[bool], caplog: pytest.LogCaptureFixture
+def test_a_host_whose_login_was_revoked_says_so_also_when_the_connection_broke_first(
+    reporter: Reporter, channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    full[0] = True
-    reporter.offer(report(1))
-    wait_until(lambda: "its worker may be down" in caplog.text)
-    full[0] = False
-    reporter.offer(report(2))
-    wait_until(lambda: celery.sent == [2])
+    offer_in_trouble(reporter, channel, redis.ConnectionError("closed"), times=1)
+    offer_in_trouble(reporter, channel, redis.AuthenticationError("invalid username-password pair"))
+    wait_until(lambda: "start the agent with --console and --token" in caplog.text)
+    assert caplog.text.count("refuses the login of this host") == 1
 
 
-def test_a_thousand_messages_in_the_queue_are_enough(valkey: "redis.Redis") -> None:
-    queue = ReportQueue(settings.REDIS_URL, "test:console")
-    assert not queue.is_full()
-    valkey.lpush("test:console", *["x"] * 1000)
-    assert queue.is_full()
-    queue.close()
+def test_that_nobody_takes_reports_is_said_once(
+    reporter: Reporter, channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel.listeners = 0
+    for seq in (1, 2):
+        reporter.offer(report(seq))
+        wait_until(lambda seq=seq: channel.sent[-1] == seq if channel.sent else False)  # type: ignore[misc]
+    channel.listeners = 1
+    reporter.offer(report(3))
+    wait_until(lambda: "taken again" in caplog.text)
+    assert caplog.text.count("its worker may be down") == 1
 
 
-def test_a_broker_that_is_away_counts_as_empty() -> None:
-    assert not ReportQueue("redis://127.0.0.1:1/0", "test:console").is_full()
+def test_what_nobody_hears_is_not_kept(valkey: "redis.Redis") -> None:
+    channel = ReportChannel(settings.REDIS_URL, "test:report:gpu01")
+    assert channel.publish(report(1)) == 0
+    with valkey.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
+        heard.subscribe("test:report:gpu01")
+        wait_until(lambda: heard.get_message() is None and channel.publish(report(2)) == 1)
+        found = wait_until(heard.get_message)
+    assert json.loads(found["data"]) == {"seq": 2}
+    assert valkey.keys("*") == []
+    channel.close()

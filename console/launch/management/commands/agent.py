@@ -18,7 +18,6 @@ from console.launch.gpus import GpuReader, NvmlGpus, SimulatedGpus
 from console.launch.joining import (
     CannotJoin,
     NameClaim,
-    ReportQueue,
     check_broker,
     own_address,
     owner_of,
@@ -26,6 +25,7 @@ from console.launch.joining import (
     transport_options,
 )
 from console.launch.network import is_loopback
+from console.launch.reporter import ReportChannel, Reporter, channel_of
 from console.launch.statefile import StateDirInUse
 
 DEFAULT_PORTS = "21000-21199"
@@ -83,15 +83,15 @@ class Command(BaseCommand):
 
     def _serve(self, settled: agent.AgentOptions, broker: str) -> None:
         name = NameClaim(broker, f"{settings.REDIS_PREFIX}:agent:{settled.name}", owner_of(settled.state_dir))
-        queue = ReportQueue(broker, f"{settings.REDIS_PREFIX}:{agent.CONSOLE_QUEUE}")
+        reports = ReportChannel(broker, channel_of(settings.REDIS_PREFIX, settled.name))
         name.take()
         try:
-            with agent.running(settled, agent.Reporter(app, queue.is_full, name.renew)):
+            with agent.running(settled, Reporter(reports.publish, name.renew)):
                 self._announce(settled, broker)
                 work(settled.name, broker)
         finally:
             name.release()
-            queue.close()
+            reports.close()
 
     def _settle(self, options: dict[str, Any]) -> agent.AgentOptions:
         name: str = options["name"]
@@ -127,18 +127,21 @@ def work(name: str, broker: str) -> None:
     """Until SIGTERM or Ctrl-C; tasks under way are finished first. The servers stay."""
     # Said to root because pickled messages could run anything; this worker takes JSON and its own four tasks.
     warnings.simplefilter("ignore", SecurityWarning)
+    queue = f"host.{name}"
     app.conf.update(
         # Only the agent's own tasks: what reaches this queue can do nothing else here.
         imports=("console.launch.agent",),
         broker_url=broker,
         result_backend=broker,
-        broker_transport_options={**app.conf.broker_transport_options, **transport_options()},
+        broker_transport_options={**app.conf.broker_transport_options, **transport_options(queue)},
         broker_connection_max_retries=None,
+        # Whoever could speak to all workers at once could stop the agents of other hosts.
+        worker_enable_remote_control=False,
         worker_redirect_stdouts=False,
     )
     worker = app.Worker(
         hostname=f"{name}@switchyard",
-        queues=[f"host.{name}"],
+        queues=[queue],
         pool="threads",
         concurrency=TASKS_AT_ONCE,
         # Agents need not know of each other; without these an idle one sends nothing but its reports.

@@ -1,0 +1,97 @@
+"""The console hears every host on the host's own channel, and believes nobody about another."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from django.conf import settings
+
+from console.launch.contracts import HostReport
+from console.launch.inbox import Inbox
+from console.launch.reporter import channel_of
+from tests.launch.hosts import wait_until
+
+GPU01 = channel_of(settings.REDIS_PREFIX, "gpu01")
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Taken:
+    """What the domain was given; `before` may block."""
+
+    def __init__(self) -> None:
+        self.reports: list[HostReport] = []
+        self.before: Callable[[], object] = lambda: None
+
+    def take(self, report: HostReport) -> None:
+        self.before()
+        self.reports.append(report)
+
+    @property
+    def seqs(self) -> list[int]:
+        return [report["seq"] for report in self.reports]
+
+
+@pytest.fixture
+def taken() -> Taken:
+    return Taken()
+
+
+@pytest.fixture
+def inbox(taken: Taken) -> Iterator[Inbox]:
+    made = Inbox(taken.take)
+    yield made
+    made.end()
+
+
+def said(host: str, seq: int) -> bytes:
+    return json.dumps({"host": host, "seq": seq}).encode()
+
+
+def test_a_published_report_is_taken_in(inbox: Inbox, taken: Taken, valkey: "redis.Redis") -> None:
+    inbox.start()
+    wait_until(lambda: valkey.publish(GPU01, said("gpu01", 1)) and taken.reports)
+    assert taken.reports[0]["host"] == "gpu01"
+
+
+def test_the_inbox_comes_back_when_its_connection_is_cut(inbox: Inbox, taken: Taken, valkey: "redis.Redis") -> None:
+    inbox.start()
+    wait_until(lambda: valkey.publish(GPU01, said("gpu01", 1)) and 1 in taken.seqs)
+    valkey.client_kill_filter(_type="pubsub")
+    wait_until(lambda: valkey.publish(GPU01, said("gpu01", 2)) and 2 in taken.seqs)
+
+
+def test_a_report_on_the_channel_of_another_host_is_dropped(
+    inbox: Inbox, taken: Taken, caplog: pytest.LogCaptureFixture
+) -> None:
+    for data in (said("gpu02", 1), b"{", b"[]", b"7", b"\xff"):
+        inbox.accept(GPU01, data)
+    inbox.accept(GPU01, said("gpu01", 2))
+    wait_until(lambda: taken.seqs == [2])
+    assert caplog.text.count("on the channel of gpu01 was dropped") == 5
+
+
+def test_of_one_host_only_the_newest_waits(inbox: Inbox, taken: Taken) -> None:
+    go_on = threading.Event()
+    taken.before = lambda: go_on.wait(10)
+    for seq in range(1, 50):
+        inbox.accept(GPU01, said("gpu01", seq))
+    go_on.set()
+    wait_until(lambda: 49 in taken.seqs)
+    assert taken.seqs == [1, 49]
+
+
+def test_a_report_that_cannot_be_taken_in_does_not_keep_the_next_one_out(
+    inbox: Inbox, taken: Taken, caplog: pytest.LogCaptureFixture
+) -> None:
+
+    def fail_once() -> None:
+        taken.before = lambda: None
+        raise RuntimeError("no room")
+
+    taken.before = fail_once
+    inbox.accept(GPU01, said("gpu01", 1))
+    wait_until(lambda: "could not be taken in" in caplog.text)
+    inbox.accept(GPU01, said("gpu01", 2))
+    wait_until(lambda: taken.seqs == [2])
