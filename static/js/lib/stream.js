@@ -5,6 +5,7 @@
 const FIRST_WAIT_MS = 300;
 const LONGEST_WAIT_MS = 10000;
 const SILENT_AFTER_MS = 7000; // the console says something every two seconds while it is well
+const NO_ANSWER_AFTER_MS = 20000; // before the first snapshot: a busy console may take its time
 const ENDED = { 4401: "login", 4404: "gone" };
 
 export class Stream extends EventTarget {
@@ -31,7 +32,7 @@ export class Stream extends EventTarget {
     const socket = (this.#socket = new WebSocket(this.#url));
     socket.addEventListener("message", ({ data }) => { if (socket === this.#socket) this.#receive(JSON.parse(data)); });
     socket.addEventListener("close", ({ code }) => { if (socket === this.#socket) this.#closed(code); });
-    this.#expect();
+    this.#expect(NO_ANSWER_AFTER_MS);
   }
 
   // Try at once instead of waiting for the next turn; does nothing while the link is up.
@@ -80,9 +81,9 @@ export class Stream extends EventTarget {
   }
 
   // A link that says nothing at all is dead even if the socket has not noticed yet.
-  #expect() {
+  #expect(limitMs = SILENT_AFTER_MS) {
     clearTimeout(this.#watch);
-    this.#watch = setTimeout(() => { this.#drop(); this.#lost(); }, SILENT_AFTER_MS);
+    this.#watch = setTimeout(() => { this.#drop(); this.#lost(); }, limitMs);
   }
 
   #drop() {

@@ -95,6 +95,14 @@ test("a link that falls silent is lost even while the socket stays open", (t) =>
   assert.equal(heard.includes("lost"), true);
 });
 
+test("a console that takes long to answer is waited for, not asked again and again", (t) => {
+  const { heard, socket } = opened(t);
+  t.mock.timers.tick(15000);
+  socket.says(snapshot(1));
+  assert.deepEqual(heard, ["connecting", "live", "snapshot 1"]);
+  assert.equal(sockets.length, 1);
+});
+
 test("a socket that was given up is not listened to any more", (t) => {
   const { heard, socket } = opened(t);
   socket.says(snapshot(1));
