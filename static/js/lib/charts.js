@@ -80,6 +80,12 @@ const ttftChart = (view, series) => ({
   },
 });
 
+// A line must not cross seconds without any gap as if it had been measured there.
+const withHoles = (rows) => rows.flatMap((row, at) => {
+  const follows = at === 0 || rows[at - 1][0] === row[0] - 1;
+  return follows ? [row] : [[rows[at - 1][0] + 1, null], row];
+});
+
 const gapChart = (view, series) => ({
   options: {
     ...common(view, { height: 208, lowest: 10, highest: 200 }),
@@ -90,10 +96,11 @@ const gapChart = (view, series) => ({
     hooks: { draw: [objectiveLine(colour, () => view.limits.gap), promptTicks(colour, series), moveMarks(colour, series, view, false)] },
   },
   data: () => {
-    const rows = view.seconds;
+    const rows = withHoles(view.seconds);
+    const column = (read) => rows.map(([, second]) => (second ? read(second) : null));
     return [
-      rows.map(([key]) => key + 0.5), rows.map(([, s]) => s.gaps.quantile(0.5)), rows.map(([, s]) => s.gaps.quantile(0.99)),
-      rows.map(([, s]) => s.worst.decode?.ms ?? null), rows.map(([, s]) => s.worst.plain?.ms ?? null),
+      rows.map(([key]) => key + 0.5), column(({ gaps }) => gaps.quantile(0.5)), column(({ gaps }) => gaps.quantile(0.99)),
+      column(({ worst }) => worst.decode?.ms ?? null), column(({ worst }) => worst.plain?.ms ?? null),
     ];
   },
 });
