@@ -14,7 +14,7 @@ from console.api.identity import ADMIN, OPERATOR, VIEWER, actor_of
 from console.api.shapes import ChangeIn, Count, Deleted, Page, Paging, Reason, ServerRef, Text, Whole, page, server_refs
 from console.fleet import actions
 from console.fleet.actions import DeploymentData
-from console.fleet.models import Deployment, Engine, KvLoadFailurePolicy, WhenNoPair
+from console.fleet.models import Deployment, Engine, KvLoadFailurePolicy, Revision, WhenNoPair
 from console.launch.command import MASK, is_secret
 
 router = Router(tags=["deployments"])
@@ -85,6 +85,24 @@ class DeploymentChanges(Policy):
     reason: Reason = ""
 
 
+class RevisionOut(Schema):
+    number: int
+    made_at: datetime
+    made_by: str
+    reason: str
+    settings: dict[str, Any] = Field(description="What servers were started with; secret values are masked.")
+
+
+class RollBackIn(ChangeIn):
+    revision: Count = Field(ge=1)
+    reason: Reason = ""
+
+
+class CloneIn(ChangeIn):
+    name: Text = Field(min_length=1, max_length=63)
+    served_model_name: Text = Field("", max_length=200, description="The name when empty.")
+
+
 class DeploymentFilters(Paging):
     engine: Engine | None = None
 
@@ -130,6 +148,40 @@ def delete_deployment(request: HttpRequest, name: str) -> Deleted:
     """With its servers, which must be at rest."""
     actions.delete_deployment(find.deployment(name).pk, actor_of(request))
     return Deleted(deleted=f"deployment {name}")
+
+
+@router.get("/{name}/revisions", response=Page[RevisionOut], auth=VIEWER)
+def list_revisions(request: HttpRequest, name: str, paging: Query[Paging]) -> dict[str, Any]:
+    """What servers were started with from one change to the next, newest first."""
+    return page(find.deployment(name).revisions.all(), paging, revision_out)
+
+
+@router.post("/{name}/roll-back", response=DeploymentOut, auth=OPERATOR)
+@change()
+def roll_back(request: HttpRequest, name: str, body: RollBackIn) -> DeploymentOut:
+    """Servers start with an earlier revision's settings from their next start on; that is a new revision."""
+    changed = actions.roll_back(find.deployment(name).pk, body.revision, actor_of(request), body.reason)
+    return deployment_out(changed)
+
+
+@router.post("/{name}/clone", response={201: DeploymentOut}, auth=OPERATOR)
+@change()
+def clone_deployment(request: HttpRequest, name: str, body: CloneIn) -> Status[DeploymentOut]:
+    """A new deployment without servers and with a key of its own, in all else like this one."""
+    served = body.served_model_name or body.name
+    made = actions.clone_deployment(find.deployment(name).pk, actor_of(request), body.name, served)
+    return Status(201, deployment_out(made))
+
+
+def revision_out(revision: Revision) -> RevisionOut:
+    settings = {**revision.settings, "engine_env": _masked(revision.settings.get("engine_env", {}))}
+    return RevisionOut(
+        number=revision.number,
+        made_at=revision.made_at,
+        made_by=revision.made_by,
+        reason=revision.reason,
+        settings=settings,
+    )
 
 
 def deployment_out(deployment: Deployment) -> DeploymentOut:

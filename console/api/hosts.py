@@ -6,13 +6,13 @@ from typing import Any
 from django.http import HttpRequest
 from ninja import Query, Router, Schema
 from ninja.responses import Status
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from console.api import find
 from console.api.changes import change
 from console.api.identity import ADMIN, OPERATOR, VIEWER, actor_of
 from console.api.shapes import ChangeIn, Deleted, Page, Paging, Reason, ServerRef, Text, page, server_refs
-from console.fleet import actions
+from console.fleet import actions, maintenance
 from console.fleet.models import Gpu, Host
 
 router = Router(tags=["hosts"])
@@ -74,6 +74,22 @@ class MaintenanceIn(ChangeIn):
     reason: Reason = ""
 
 
+class DrainIn(ChangeIn):
+    confirmed: StrictBool = Field(
+        default=False, description="Needed when the last ready server of a role stands on it."
+    )
+    reason: Reason = ""
+
+
+NO_DRAIN_SETTINGS = DrainIn()
+
+
+class DrainOut(Schema):
+    host: str
+    servers: list[str] = Field(description="Being stopped; those that served, after their requests have ended.")
+    consequences: list[str] = Field(description="What traffic will see.")
+
+
 @router.get("", response=Page[HostOut], auth=VIEWER)
 def list_hosts(request: HttpRequest, filters: Query[HostFilters]) -> dict[str, Any]:
     rows = Host.objects.prefetch_related("gpus", "servers")
@@ -107,6 +123,14 @@ def remove_host(request: HttpRequest, name: str) -> Deleted:
 def set_maintenance(request: HttpRequest, name: str, body: MaintenanceIn) -> HostOut:
     """In maintenance a host gets no new launches; what runs there goes on."""
     return host_out(actions.set_maintenance(find.host(name).pk, body.on, actor_of(request), body.reason))
+
+
+@router.post("/{name}/drain", response={202: DrainOut}, auth=OPERATOR)
+@change()
+def drain_host(request: HttpRequest, name: str, body: DrainIn = NO_DRAIN_SETTINGS) -> Status[DrainOut]:
+    """Sets maintenance, and stops what runs there."""
+    seen = maintenance.drain_host(find.host(name).pk, actor_of(request), body.reason, body.confirmed)
+    return Status(202, DrainOut(host=seen["host"], servers=seen["servers"], consequences=seen["consequences"]))
 
 
 def host_out(host: Host) -> HostOut:

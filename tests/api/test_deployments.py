@@ -139,3 +139,26 @@ def test_an_operator_deletes_no_deployment() -> None:
     make_deployment("chat")
     assert Api(Role.OPERATOR).delete("/deployments/chat").status == 403
     assert Deployment.objects.exists()
+
+
+def test_revisions_tell_what_changed_and_lead_back() -> None:
+    ada = Api(Role.ADMIN)
+    ada.post("/deployments", NEW)
+    ada.patch("/deployments/chat", {"engine_args": ["--enforce-eager"], "engine_env": {"HF_TOKEN": "hidden"}})
+    newest, first = ada.get("/deployments/chat/revisions").body["items"]
+    assert (newest["number"], newest["settings"]["engine_args"]) == (2, ["--enforce-eager"])
+    assert "hidden" not in str(newest)
+    back = ada.post("/deployments/chat/roll-back", {"revision": first["number"]})
+    assert (back.status, back.body["engine_args"], back.body["revision"]) == (200, [], 3)
+
+
+def test_a_revision_that_never_was_is_not_found() -> None:
+    make_deployment("chat")
+    assert Api(Role.OPERATOR).post("/deployments/chat/roll-back", {"revision": 9}).status == 404
+
+
+def test_a_clone_has_names_of_its_own_and_no_servers() -> None:
+    make_server(deployment=make_deployment("chat", short_prompt_tokens=300))
+    made = Api(Role.OPERATOR).post("/deployments/chat/clone", {"name": "chat-two"})
+    assert (made.status, made.body["served_model_name"], made.body["servers"]) == (201, "chat-two", [])
+    assert made.body["short_prompt_tokens"] == 300

@@ -120,6 +120,8 @@ BODIES = {
     "update_deployment": {"retries": 1},
     "make_key": {"name": "laptop"},
     "move_server": {"role": "plain"},
+    "roll_back": {"revision": 1},
+    "clone_deployment": {"name": "another"},
 }
 QUERIES = {"preview_move": {"role": "plain"}}
 

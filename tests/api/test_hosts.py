@@ -80,3 +80,14 @@ def test_maintenance_can_be_rehearsed() -> None:
     make_host("gpu01")
     assert Api(Role.OPERATOR).post("/hosts/gpu01/maintenance", {"on": True, "dry_run": True}).body["maintenance"]
     assert not Host.objects.get().maintenance
+
+
+def test_draining_a_host_stops_what_runs_there_once_confirmed() -> None:
+    server = make_server(state=ServerState.READY, host=make_host("gpu01"))
+    olga = Api(Role.OPERATOR)
+    refused = olga.post("/hosts/gpu01/drain", {})
+    assert (refused.status, refused.error["field"]) == (409, "confirmed")
+    drained = olga.post("/hosts/gpu01/drain", {"confirmed": True})
+    assert (drained.status, drained.body["servers"]) == (202, [server.name])
+    server.refresh_from_db()
+    assert server.state == ServerState.DRAINING
