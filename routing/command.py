@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -15,7 +15,7 @@ import uvicorn
 from routing.app import Message, Receive, Router, Scope, Send
 from routing.backend import Backend
 from routing.models import fetch_cards
-from routing.table import Deployment, Policy, Role, Server, Table, Timeouts
+from routing.table import Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 from routing.tuning import tune_process
 from routing.uvicorn_protocol import protocol_for
 
@@ -92,7 +92,7 @@ def _value(name: str, text: str, kind: str) -> object:
     words = {"true": True, "false": False} if "bool" in kind else {"none": None} if "None" in kind else {}
     if text.lower() in words:
         return words[text.lower()]
-    if "WhenNoPair" in kind and text in ("fallback", "refuse"):
+    if name == "when_no_pair" and text in get_args(WhenNoPair):
         return text
     try:
         return int(text) if "int" in kind else float(text) if "float" in kind else _wrong(name, text)

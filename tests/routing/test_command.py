@@ -1,0 +1,133 @@
+"""The router alone, as a process of its own: no database, no broker."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from routing.command import parse, policy_of
+from routing.table import Policy, Timeouts
+from tests.routing.scripted import Answer, Client, Engine, Script, Seen, Wire, ask, chat_body, prefills, streams
+from tests.simulator.harness import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+def lists(then: Script | None = None) -> Script:
+    """Answers with a model card, and else as `then` does."""
+    serve = then or streams()
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        if seen.path == "/v1/models":
+            await wire.json({"data": [{"id": "m", "object": "model", "max_model_len": 4096}]})
+        else:
+            await serve(seen, wire)
+
+    return script
+
+
+@asynccontextmanager
+async def router(*args: str) -> AsyncIterator[int]:
+    """A router process; its port. It ends cleanly on SIGTERM."""
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "routing", "--port", str(port), *args, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        await eventually(port, "/healthz", 200)
+        yield port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(15):
+            await process.communicate()
+    assert process.returncode in (0, -signal.SIGTERM)
+
+
+async def eventually(port: int, path: str, status: int, body: object = None) -> Answer:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                answer = await ask(port, "GET" if body is None else "POST", path, body)
+                if answer.status == status:
+                    return answer
+            except (OSError, asyncio.IncompleteReadError):
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def test_it_starts_before_its_servers_and_serves_when_they_come() -> None:
+    engine = Engine(lists())
+    port = free_port()
+    async with router("--plain", f"http://127.0.0.1:{port}") as at:
+        waiting = await ask(at, "POST", "/v1/chat/completions", chat_body())
+        assert (waiting.status, "retry-after" in waiting.headers) == (503, True)
+        await engine.start(port)
+        answer = await eventually(at, "/v1/chat/completions", 200, chat_body())
+        assert answer.headers["x-switchyard-route"] == "plain"
+    await engine.stop()
+
+
+async def test_it_splits_and_shows_health_and_metrics() -> None:
+    prefill, decode = Engine(prefills), Engine(lists())
+    await prefill.start()
+    await decode.start()
+    async with router("--prefill", prefill.url, "--decode", decode.url, "--model", "m") as at:
+        answer = await ask(at, "POST", "/v1/chat/completions", chat_body(stream=True))
+        metrics = await ask(at, "GET", "/metrics")
+        page = await ask(at, "GET", "/somewhere")
+    assert answer.headers["x-switchyard-route"] == "split"
+    assert b'switchyard_router_requests_total{deployment="alone",outcome="ok",route="split"} 1.0' in metrics.body
+    assert (page.status, "error" in page.json) == (404, True)
+    await prefill.stop()
+    await decode.stop()
+
+
+async def test_its_keys_are_asked_for() -> None:
+    engine = Engine(lists())
+    await engine.start()
+    async with router("--plain", engine.url, "--model", "m", "--api-key", "secret") as at:
+        refused = await ask(at, "POST", "/v1/chat/completions", chat_body())
+        served = await ask(at, "POST", "/v1/chat/completions", chat_body(), {"authorization": "Bearer secret"})
+    assert (refused.status, served.status) == (401, 200)
+    await engine.stop()
+
+
+async def test_it_lets_a_running_stream_end_when_it_is_stopped() -> None:
+    engine = Engine(lists(then=streams(gap_s=0.3)))
+    await engine.start()
+    async with router("--plain", engine.url, "--model", "m") as at:
+        client = Client(at)
+        await client.__aenter__()
+        await client.chat(stream=True)
+        await client.head()
+    answer = b""
+    while chunk := await client.chunk():
+        answer += chunk
+    client.writer.close()
+    assert b"[DONE]" in answer
+    await engine.stop()
+
+
+def test_settings_are_read_by_name() -> None:
+    policy = policy_of(["short_prompt_tokens=64", "when_no_pair=refuse", "prefix_affinity=false", "idle_s=none"])
+    assert policy == Policy(
+        short_prompt_tokens=64, when_no_pair="refuse", prefix_affinity=False, timeouts=Timeouts(idle_s=None)
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [["nonsense=1"], ["retries"], ["retries=many"], ["when_no_pair=maybe"], ["timeouts=1"]]
+)
+def test_wrong_settings_are_refused_in_words(settings: Sequence[str]) -> None:
+    with pytest.raises(ValueError, match=settings[0].partition("=")[0]):
+        policy_of(settings)
+
+
+def test_a_router_without_servers_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse([])
+    assert "name at least one server" in capsys.readouterr().err
