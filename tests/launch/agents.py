@@ -143,8 +143,9 @@ class AgentProcess:
         server: ServerObservation = wait_until(found, f"last: {self.server(server_id)}")
         return server
 
-    def server_pids(self) -> list[int]:
-        return process.marked(f"{self.state_dir}:")
+    def server_pids(self, server_id: int | None = None) -> list[int]:
+        """Processes of all its servers, or of one."""
+        return process.marked(f"{self.state_dir}:" if server_id is None else f"{self.state_dir}:{server_id}:")
 
     def log(self) -> str:
         return (self.folder / "agent.log").read_text()

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from console.launch import command, process
 from console.launch.agent import find_obstacle
 from console.launch.contracts import LaunchSpec, ServerObservation
-from console.launch.ports import INTERNAL_PORTS, PortBlock
+from console.launch.ports import PortBlock
 from console.launch.starts import Starts
 from console.launch.statefile import StateDir
 from tests.launch.inputs import launch_inputs
@@ -31,13 +32,16 @@ def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
     raise AssertionError(f"waited {PATIENCE_S} s in vain {what}")
 
 
+_FIRST_PORT = 11000 + os.getpid() % 40 * 250
+_offsets = cycle(range(0, 240, 8))
+
+
 def free_ports(data_parallel: int = 1) -> PortBlock:
-    """A block of free ports in this test process's share of the range below the kernel's own choices."""
-    size = 2 + data_parallel + INTERNAL_PORTS
-    base = 11000 + os.getpid() % 1000 * 10
-    while not all(_is_free(port) for port in range(base, base + size)):
-        base += size
-    return PortBlock(base, data_parallel)
+    """Other ports at each call, below those the kernel gives away, in a share of this test process."""
+    while True:
+        block = PortBlock(_FIRST_PORT + next(_offsets), data_parallel)
+        if all(map(_is_free, block.ports)):
+            return block
 
 
 def _is_free(port: int) -> bool:

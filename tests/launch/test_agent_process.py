@@ -4,63 +4,42 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 import redis
+from django.conf import settings
 
-from console.launch import command, process
-from console.launch.contracts import PHASES, LaunchSpec
+from console.launch import process
+from console.launch.contracts import PHASES, LaunchSpec, ServerObservation
 from tests.launch.agents import AgentProcess
-from tests.launch.hosts import free_ports, stand_in, wait_until
-from tests.launch.inputs import launch_inputs
-
-QUICK = {"SIMULATOR_START_S": "0.3", "SIMULATOR_STOP_S": "0.02", "SIMULATOR_SPEED": "10"}
+from tests.launch.simulated import QUICK, is_up, simulated
 
 
-@pytest.fixture
-def agent(valkey: "redis.Redis", tmp_path: Path) -> Iterator[AgentProcess]:
-    made = AgentProcess(valkey, tmp_path)
-    yield made
-    made.end()
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    """One for all tests here: each has a server of its own."""
+    with redis.Redis.from_url(settings.REDIS_URL) as valkey:
+        made = AgentProcess(valkey, tmp_path_factory.mktemp("agent"))
+        try:
+            yield made.start()
+        finally:
+            made.end()
 
 
-def simulated(server_id: int = 7, generation: int = 1, **fields: Any) -> LaunchSpec:
-    defaults: dict[str, Any] = {
-        "engine": "simulated",
-        "model": "simulated/model",
-        "address": "127.0.0.1",
-        "ports": free_ports(),
-        "role": "prefill",
-        "gpu_indexes": (0,),
-        "engine_env": QUICK,
-        "engine_id": "engine-of-this-start",
-    }
-    return command.build(launch_inputs(server_id=server_id, generation=generation, **{**defaults, **fields}))
-
-
-def is_up(server: Any) -> bool:
-    return bool(server["healthy"])
-
-
-def test_the_first_report_describes_the_host(agent: AgentProcess) -> None:
-    report = agent.start("--port-range", "21500-21599").reports()[0]
-    assert (report["host"], report["address"], report["servers"]) == ("gpu01", "127.0.0.1", [])
-    assert list(report["inventory"]["port_range"]) == [21500, 21599]
-    assert [gpu["index"] for gpu in report["gpus"]] == [0, 1]
+def launch(agent: AgentProcess, spec: LaunchSpec) -> ServerObservation:
+    """As it is seen when it is up."""
+    agent.launch(spec)
+    return agent.wait_for(spec["server_id"], is_up)
 
 
 def test_reports_are_numbered_and_go_on(agent: AgentProcess) -> None:
-    agent.start()
     assert agent.next_report()["seq"] < agent.next_report()["seq"]
 
 
 def test_a_simulated_server_goes_through_its_phases_and_serves(agent: AgentProcess) -> None:
     spec = simulated()
-    agent.start().launch(spec)
-    server = agent.wait_for(7, is_up)
+    server = launch(agent, spec)
     assert (server["phase"], server["cause"], server["engine_id"]) == ("listening", None, "engine-of-this-start")
     assert list(server["phase_times"]) == list(PHASES)
     assert server["version"]
@@ -69,110 +48,87 @@ def test_a_simulated_server_goes_through_its_phases_and_serves(agent: AgentProce
 
 
 def test_its_metrics_and_its_gpu_are_reported(agent: AgentProcess) -> None:
-    agent.start().launch(simulated())
-    server = agent.wait_for(7, lambda server: server["sample"])
+    spec = simulated(gpu_indexes=(1,))
+    launch(agent, spec)
+    server = agent.wait_for(spec["server_id"], lambda server: server["sample"])
     assert server["sample"] is not None
     assert server["sample"]["running"] == 0
-    gpus = agent.next_report()["gpus"]
-    assert [[holder["name"] for holder in gpu["holders"]] for gpu in gpus] == [["chat-prefill-1"], []]
+    [first, second] = agent.next_report()["gpus"]
+    assert spec["name"] not in [holder["name"] for holder in first["holders"]]
+    assert spec["name"] in [holder["name"] for holder in second["holders"]]
 
 
 def test_a_second_delivery_starts_nothing(agent: AgentProcess) -> None:
     spec = simulated()
-    agent.start()
     for _ in range(5):
         agent.launch(spec)
-    pid = agent.wait_for(7, is_up)["pid"]
-    assert agent.server_pids() == [pid]
+    pid = launch(agent, spec)["pid"]
+    assert agent.server_pids(spec["server_id"]) == [pid]
 
 
-def test_eight_launches_do_not_hold_up_a_stop(agent: AgentProcess) -> None:
-    agent.start()
-    ports = free_ports(data_parallel=80)
-    for number in range(8):
-        block = type(ports)(ports.api + number * 8)
-        slow = {**QUICK, "SIMULATOR_START_S": "30"}
-        agent.launch(simulated(number + 1, ports=block, engine_env=slow, name=f"s{number}"))
-    agent.ask("agent.stop", 1, 1, 0)
-    agent.wait_for(1, lambda server: server["stop_requested"])
+def test_two_deliveries_at_once_start_one_process(agent: AgentProcess) -> None:
+    spec = simulated()
+    threads = [threading.Thread(target=agent.launch, args=[spec]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pid = launch(agent, spec)["pid"]
+    assert agent.server_pids(spec["server_id"]) == [pid]
+
+
+def test_eight_launches_in_progress_do_not_hold_up_a_stop(agent: AgentProcess) -> None:
+    slow = [simulated(engine_env={**QUICK, "SIMULATOR_START_S": "60"}) for _ in range(8)]
+    for spec in slow:
+        agent.launch(spec)
+    first, *others = [spec["server_id"] for spec in slow]
+    agent.ask("agent.stop", first, 1, 0)
+    agent.wait_for(first, lambda server: server["stop_requested"])
+    assert not any(is_up(server) for server in agent.reports()[0]["servers"] if server["server_id"] in others)
 
 
 def test_stopping_ends_the_server_with_exit_code_0(agent: AgentProcess) -> None:
-    agent.start().launch(simulated())
-    agent.wait_for(7, is_up)
-    agent.ask("agent.stop", 7, 1, 5)
-    server = agent.wait_for(7, lambda server: not server["group_pids"])
+    spec = simulated()
+    launch(agent, spec)
+    agent.ask("agent.stop", spec["server_id"], 1, 5)
+    server = agent.wait_for(spec["server_id"], lambda server: not server["group_pids"])
     assert (server["exit_code"], server["stop_requested"], server["cause"]) == (0, True, None)
 
 
 def test_a_server_killed_from_outside_is_noticed(agent: AgentProcess) -> None:
-    agent.start().launch(simulated())
-    pid = agent.wait_for(7, is_up)["pid"]
+    spec = simulated()
+    pid = launch(agent, spec)["pid"]
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    server = agent.wait_for(7, lambda server: not server["alive"])
+    server = agent.wait_for(spec["server_id"], lambda server: not server["alive"])
     assert server["cause"] is not None
     assert (server["exit_code"], server["cause"]["code"]) == (-9, "killed")
 
 
-def test_servers_outlive_a_killed_agent_and_are_adopted(agent: AgentProcess) -> None:
-    agent.start().launch(simulated())
-    before = agent.wait_for(7, is_up)
-    agent.signal(signal.SIGKILL)
-    assert agent.server_pids() == [before["pid"]]
-    agent.start()
-    after = agent.wait_for(7, is_up)
-    assert (after["pid"], after["generation"]) == (before["pid"], 1)
-    assert agent.server_pids() == [before["pid"]]
-
-
-def test_an_agent_that_is_told_to_end_leaves_its_servers(agent: AgentProcess) -> None:
-    agent.start().launch(simulated())
-    pid = agent.wait_for(7, is_up)["pid"]
-    assert agent.signal(signal.SIGTERM) == 0
-    assert agent.server_pids() == [pid]
-
-
-def test_a_stop_asked_while_the_agent_was_away_is_done_when_it_returns(agent: AgentProcess) -> None:
-    agent.start().launch(simulated())
-    agent.wait_for(7, is_up)
-    agent.signal(signal.SIGTERM)
-    agent.ask("agent.stop", 7, 1, 5)
-    agent.start()
-    agent.wait_for(7, lambda server: not server["group_pids"] and server["stop_requested"])
-
-
-def test_a_server_does_not_get_the_brokers_address(agent: AgentProcess, valkey: "redis.Redis") -> None:
-    agent.start().launch(simulated(api_key="sk-very-secret"))
-    pid = agent.wait_for(7, lambda server: server["alive"])["pid"]
+def test_a_server_gets_its_key_by_environment_and_not_the_brokers_address(agent: AgentProcess) -> None:
+    pid = launch(agent, simulated(api_key="sk-very-secret"))["pid"]
     seen = (process.PROC / str(pid) / "environ").read_bytes()
-    password = valkey.connection_pool.connection_kwargs["password"].encode()
-    assert password not in seen
+    assert settings.REDIS_URL.encode() not in seen
     assert b"sk-very-secret" in seen
     assert b"sk-very-secret" not in (process.PROC / str(pid) / "cmdline").read_bytes()
-
-
-def test_reports_do_not_hold_secrets(agent: AgentProcess, valkey: "redis.Redis") -> None:
-    agent.start().launch(simulated(api_key="sk-very-secret"))
-    agent.wait_for(7, is_up)
     assert "sk-very-secret" not in str(agent.reports())
 
 
 def test_the_end_of_the_log_can_be_read(agent: AgentProcess) -> None:
-    agent.start().launch(simulated())
-    agent.wait_for(7, is_up)
-    found = agent.tail(7, 1, 2000)
+    spec = simulated()
+    launch(agent, spec)
+    found = agent.tail(spec["server_id"], 1, 2000)
     assert "Application startup complete" in found["text"]
     assert len(found["text"]) <= 2000 < found["size_bytes"]
     assert found["truncated"]
 
 
 def test_the_log_of_an_unknown_start_is_empty(agent: AgentProcess) -> None:
-    assert agent.start().tail(99, 1, 2000)["text"] == ""
+    assert agent.tail(99_999, 1, 2000)["text"] == ""
 
 
 def test_preflight_is_answered(agent: AgentProcess) -> None:
-    checks = agent.start().preflight(simulated())
+    checks = agent.preflight(simulated(gpu_indexes=()))
     assert {check["code"]: check["result"] for check in checks} == {
         "engine": "ok",
         "model": "ok",
@@ -182,55 +138,3 @@ def test_preflight_is_answered(agent: AgentProcess) -> None:
         "leftovers": "ok",
         "disk": "ok",
     }
-
-
-def test_a_missing_vllm_is_said_by_preflight_and_by_the_launch(agent: AgentProcess, tmp_path: Path) -> None:
-    agent.start("--vllm", str(tmp_path / "none"))
-    spec = simulated(engine="vllm")
-    assert {"engine": "failed"}.items() <= {c["code"]: c["result"] for c in agent.preflight(spec)}.items()
-    agent.launch(spec)
-    cause = agent.wait_for(7, lambda server: server["cause"])["cause"]
-    assert cause is not None
-    assert cause["code"] == "engine_missing"
-
-
-def test_the_given_vllm_is_run(agent: AgentProcess, tmp_path: Path) -> None:
-    vllm = stand_in(tmp_path, "print(sys.argv[1:3], flush=True)\ntime.sleep(600)")
-    agent.start("--vllm", str(vllm)).launch(simulated(engine="vllm"))
-    agent.wait_for(7, lambda server: server["phase"] == "imports")
-    assert agent.tail(7, 1, 1000)["text"] == "['serve', 'simulated/model']\n"
-
-
-def test_it_goes_on_when_the_broker_returns(agent: AgentProcess, valkey: "redis.Redis") -> None:
-    agent.start().launch(simulated())
-    agent.wait_for(7, is_up)
-    password = valkey.connection_pool.connection_kwargs["password"]
-    valkey.config_set("requirepass", "changed for a while")
-    try:
-        cut_connections(valkey)
-        wait_until(lambda: "does not take reports" in agent.log())
-    finally:
-        valkey.config_set("requirepass", password)
-    agent.next_report()
-    agent.ask("agent.stop", 7, 1, 0)
-    agent.wait_for(7, lambda server: not server["group_pids"])
-
-
-def cut_connections(valkey: "redis.Redis") -> None:
-    """Every one but our own."""
-    own = valkey.client_id()
-    for connection in valkey.client_list():
-        if int(connection["id"]) != own:
-            valkey.client_kill_filter(_id=connection["id"])
-
-
-def test_two_deliveries_at_once_start_one_process(agent: AgentProcess) -> None:
-    spec = simulated()
-    agent.start()
-    threads = [threading.Thread(target=agent.launch, args=[spec]) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    pid = agent.wait_for(7, is_up)["pid"]
-    assert agent.server_pids() == [pid]

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from console.launch import command
-from console.launch.contracts import LaunchSpec
 from tests.launch.agents import AgentProcess
-from tests.launch.hosts import free_ports
-from tests.launch.inputs import launch_inputs
-
-QUICK = {"SIMULATOR_START_S": "0.1", "SIMULATOR_STOP_S": "0.02"}
+from tests.launch.simulated import is_up, simulated
 
 
 @pytest.fixture
@@ -39,22 +34,6 @@ def agent(valkey: "redis.Redis", small_disk: Path, tmp_path: Path) -> Iterator[A
     made.end()
 
 
-def simulated(server_id: int) -> LaunchSpec:
-    return command.build(
-        launch_inputs(
-            server_id=server_id,
-            generation=1,
-            engine="simulated",
-            model="simulated/model",
-            address="127.0.0.1",
-            ports=free_ports(),
-            role="plain",
-            gpu_indexes=(),
-            engine_env=QUICK,
-        )
-    )
-
-
 def fill(disk: Path) -> None:
     with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
         while True:
@@ -62,21 +41,22 @@ def fill(disk: Path) -> None:
 
 
 def test_a_server_serves_on_is_reported_and_can_be_stopped(agent: AgentProcess, small_disk: Path) -> None:
-    agent.start().launch(simulated(7))
-    agent.wait_for(7, lambda server: server["healthy"])
+    spec = simulated()
+    agent.start().launch(spec)
+    agent.wait_for(spec["server_id"], is_up)
     fill(small_disk)
-    report = agent.next_report()
-    assert report["servers"][0]["healthy"]
-    agent.ask("agent.stop", 7, 1, 5)
-    agent.wait_for(7, lambda server: server["stop_requested"] and not server["group_pids"])
+    assert is_up(agent.next_report()["servers"][0])
+    agent.ask("agent.stop", spec["server_id"], 1, 5)
+    agent.wait_for(spec["server_id"], lambda server: server["stop_requested"] and not server["group_pids"])
     assert agent.server_pids() == []
 
 
 def test_a_launch_is_refused_with_the_reason(agent: AgentProcess, small_disk: Path) -> None:
+    spec = simulated()
     agent.start()
     fill(small_disk)
-    agent.launch(simulated(8))
-    cause = agent.wait_for(8, lambda server: server["cause"])["cause"]
+    agent.launch(spec)
+    cause = agent.wait_for(spec["server_id"], lambda server: server["cause"])["cause"]
     assert cause is not None
     assert "No space left on device" in cause["message"]
     assert agent.server_pids() == []

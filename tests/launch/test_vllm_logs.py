@@ -37,6 +37,8 @@ def test_it_tells_version_engine_id_and_kv_size() -> None:
     ("name", "code", "phase"),
     [
         ("unknown_argument", "bad_argument", "imports"),
+        ("bad_kv_transfer_config", "bad_kv_transfer_config", "imports"),
+        ("side_channel_in_use", "side_channel_in_use", "warmup"),
         ("context_too_long", "context_too_long", "model"),
         ("unknown_connector", "unknown_connector", "model"),
         ("model_not_found", "model_not_found", "imports"),
