@@ -234,6 +234,7 @@ CELERY_BEAT_SCHEDULE = {
 CELERY_TASK_ROUTES = {
     "console.verify": {"queue": "checks"},
     "console.verify_pair": {"queue": "checks"},
+    "console.look_at_adopted": {"queue": "checks"},
 }
 
 RECORDS_KEPT_DAYS = env.integer("RECORDS_KEPT_DAYS", 14)

@@ -76,7 +76,7 @@ def get_command(request: HttpRequest, server_id: int) -> CommandOut:
     if server.launch_spec:
         return command_out(cast(LaunchSpec, server.launch_spec))
     return command_out(
-        actions.launch_preview(server.deployment, server.host, server.role, server.gpu_indexes, server.name)
+        actions.launch_preview(server.deployment, server.own_host, server.role, server.gpu_indexes, server.name)
     )
 
 

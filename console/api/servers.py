@@ -39,7 +39,8 @@ class FailureOut(Schema):
 class ServerOut(Schema):
     id: int
     name: str
-    host: str
+    host: str = Field(description="Empty for an adopted server.")
+    adopted: bool = Field(description="Someone else started it: routed and watched, never started, stopped or moved.")
     deployment: str
     role: ServerRole
     state: ServerState
@@ -83,11 +84,30 @@ class ServerIn(ChangeIn):
     start: bool = Field(False, description="Start it at once.")
 
 
+class AdoptIn(ChangeIn):
+    deployment: Text
+    url: Text = Field(max_length=300, description="Where it answers: http://10.0.0.5:8000.")
+    role: choices.ServerRole | None = Field(
+        None, description="Needed when it has a KV connector and does not tell its role."
+    )
+    name: Text = Field("", max_length=63, description="The deployment's and a number when empty.")
+    api_key: Text = Field("", max_length=200, description="What it asks for. Kept, and never shown again.")
+
+
+class LetGoIn(ReasonIn):
+    force: bool = Field(default=False, description="Do not wait for its running requests.")
+
+
+class LetGoOut(Schema):
+    server: str
+    draining: bool = Field(description="It is removed when its last request has ended; else it is gone already.")
+
+
 class StopIn(ReasonIn):
     force: bool = Field(default=False, description="Cut running requests off instead of waiting for them.")
 
 
-STOP = StopIn()
+STOP, LET_GO = StopIn(), LetGoIn()
 
 
 class MoveIn(ReasonIn):
@@ -160,6 +180,24 @@ def add_server(request: HttpRequest, body: ServerIn) -> Status[ServerOut]:
     if body.start:
         server = actions.start(server.pk, actor)
     return Status(201, server_out(server))
+
+
+@router.post("/adopt", response={201: ServerOut}, auth=OPERATOR)
+@change()
+def adopt_server(request: HttpRequest, body: AdoptIn) -> Status[ServerOut]:
+    """Takes on a server that someone else started: it is asked what it is, then routed and watched."""
+    deployment = find.given_deployment(body.deployment)
+    server = actions.adopt(actor_of(request), deployment.pk, body.url, body.role, body.name, body.api_key)
+    return Status(201, server_out(server))
+
+
+@router.post("/{int:server_id}/let-go", response={202: LetGoOut}, auth=OPERATOR)
+@change()
+def let_go(request: HttpRequest, server_id: int, body: LetGoIn = LET_GO) -> Status[LetGoOut]:
+    """Takes an adopted server out of traffic and forgets it. Its process goes on."""
+    name = guards.server(server_id).name
+    kept = actions.let_go(server_id, actor_of(request), body.reason, force=body.force)
+    return Status(202, LetGoOut(server=name, draining=kept is not None))
 
 
 @router.get("/{int:server_id}", response=ServerOut, auth=VIEWER)

@@ -11,6 +11,7 @@ from django.db import transaction
 from console.accounts.audit import Actor, record
 from console.accounts.models import Role
 from console.fleet import guards, starting
+from console.fleet.adoption import adopt, let_go
 from console.fleet.deployments import (
     DeploymentData,
     clone_deployment,
@@ -31,12 +32,14 @@ from console.launch.contracts import LaunchSpec
 __all__ = [
     "DeploymentData",
     "add_server",
+    "adopt",
     "cancel_stop",
     "clone_deployment",
     "create_deployment",
     "delete_deployment",
     "delete_server",
     "launch_preview",
+    "let_go",
     "register_host",
     "remove_host",
     "roll_back",
@@ -63,7 +66,7 @@ def start(server_id: int, actor: Actor, reason: str = "") -> Server:
     """Asks its host to start it. Of two starts at once one wins, the other raises Conflict."""
     guards.need(actor, Role.OPERATOR, "start a server")
     with transaction.atomic():
-        guards.host(guards.server(server_id).host_id)
+        guards.lock_host_of(server_id)
         server = guards.server(server_id)
         guards.no_open_move(server, "start it")
         old_state = server.state
@@ -85,6 +88,7 @@ def stop(server_id: int, actor: Actor, reason: str = "", force: bool = False) ->
     guards.need(actor, Role.OPERATOR, "stop a server")
     with transaction.atomic():
         server = guards.server(server_id)
+        guards.ours(server)
         _no_move_in_the_way(server)
         old_state = server.state
         if not _stop(server, reason or f"stopped by {actor.name}", force):
@@ -110,11 +114,11 @@ def _stop(server: Server, reason: str, force: bool) -> bool:
     state = ServerState(server.state)
     if state == S.STOPPED or (state == S.FAILED and not server.holds_gpu):
         raise Conflict(f"{server.name} is {state}: nothing of it runs.")
-    if state == S.STOPPING and not (force and not server.host.is_reachable):
+    if state == S.STOPPING and not (force and not server.own_host.is_reachable):
         raise Conflict(f"{server.name} is being stopped already.")
     if state == S.DRAINING and not force:
         raise Conflict(f"{server.name} is draining already. Force the stop to cut its running requests off.")
-    if force and not server.host.is_reachable and state in (S.UNREACHABLE, S.STOPPING):
+    if force and not server.own_host.is_reachable and state in (S.UNREACHABLE, S.STOPPING):
         gone = {**server.observed, "alive": False, "group_pids": []}
         return server.transition(S.STOPPED, stop_reason=f"{reason}; its host did not answer"[:200], observed=gone)
     if state == S.READY:

@@ -21,6 +21,11 @@ PHASE_WORDS = {
     "listening": "listening",
 }
 SILENT_LOG_AFTER_S = 180.0
+UNHEALTHY = {
+    False: "Its health check fails. Read its log.",
+    True: "Its health check fails. Its log is where it was started.",
+}
+"""By whether it was adopted."""
 
 
 def server_card(server: Server, load: RouterLoad | None = None) -> ServerCard:
@@ -31,7 +36,8 @@ def server_card(server: Server, load: RouterLoad | None = None) -> ServerCard:
         id=server.pk,
         name=server.name,
         deployment=server.deployment.name,
-        host=server.host.name,
+        host=server.host.name if server.host else "",
+        adopted=server.is_adopted,
         gpus=list(server.gpu_indexes),
         role=server.role,
         state=server.state,
@@ -72,11 +78,13 @@ def move_card(move: Move) -> MoveCard:
 
 
 def can_move_to(server: Server) -> list[str]:
-    return [role for role in ServerRole.values if role != server.role] if server.state == S.READY else []
+    if server.is_adopted or server.state != S.READY:
+        return []
+    return [role for role in ServerRole.values if role != server.role]
 
 
 def may_stop(server: Server) -> bool:
-    if server.state in (S.STOPPED, S.STOPPING, S.DRAINING):
+    if server.is_adopted or server.state in (S.STOPPED, S.STOPPING, S.DRAINING):
         return False
     return server.holds_gpu
 
@@ -85,7 +93,7 @@ def state_text(server: Server, load: RouterLoad) -> str:
     """The state in words, with what it waits for."""
     state = ServerState(server.state)
     if state == S.PENDING:
-        return f"Pending: waiting for host {server.host.name}"
+        return f"Pending: waiting for host {server.own_host.name}"
     if state in (S.STARTING, S.LOADING):
         return f"{state.label}: {PHASE_WORDS.get(server.observed.get('phase', ''), 'waiting for its first line')}"
     if state == S.VERIFYING:
@@ -98,12 +106,14 @@ def state_text(server: Server, load: RouterLoad) -> str:
         return f"Failed: {server.failure.get('message', 'it ended by itself')}"
     if state == S.UNREACHABLE:
         was = server.state_before_unreachable or "running"
+        if server.host is None:
+            return f"Unreachable: {server.adopted_url} does not answer; it comes back by itself when it does"
         return f"Unreachable: host {server.host.name} stopped reporting; it was {was} and may well go on"
     return state.label
 
 
 def _why_it_still_stops(server: Server) -> str:
-    host = server.host
+    host = server.own_host
     if not host.is_reachable:
         return f"host {host.name} does not report; it is ended when the host is back. Force the stop to give it up"
     stuck = server.observed.get("cause")
@@ -123,7 +133,7 @@ def degradations(server: Server) -> list[Degradation]:
     found: list[Degradation] = []
     observed = server.observed
     if server.state == S.READY and observed.get("healthy") is False:
-        found.append(Degradation(code="unhealthy", text="Its health check fails. Read its log."))
+        found.append(Degradation(code="unhealthy", text=UNHEALTHY[server.is_adopted]))
     if server.state == S.READY and server.kv_watch.get("not_transferred"):
         found.append(Degradation(code="kv_not_transferred", text=server.kv_watch["text"]))
     silent_s = observed.get("log_silent_s") or 0.0

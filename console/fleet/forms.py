@@ -271,6 +271,35 @@ class ServerForm(PageForm):
         field.error_messages["invalid_choice"] = f"Host {host} has no GPU %(value)s. Choose from the list."
 
 
+class AdoptForm(PageForm):
+    """Adopts a server that someone else started."""
+
+    url = forms.CharField(
+        max_length=300,
+        label="Address",
+        help_text="As the console reaches it, for example http://10.0.0.5:8000.",
+        widget=forms.TextInput(attrs={"inputmode": "url", "spellcheck": "false", "autocomplete": "off"}),
+    )
+    role = forms.ChoiceField(
+        required=False,
+        choices=[("", "As it says"), *ServerRole.choices],
+        help_text="vLLM seldom tells its role. With a KV connector say which it is; a try-out of its pairs proves it.",
+    )
+    api_key = forms.CharField(
+        max_length=200,
+        required=False,
+        label="API key",
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+        help_text="Only if it was started with one. Kept for the routers and never shown again.",
+    )
+    name = forms.CharField(
+        max_length=63,
+        required=False,
+        validators=[name_validator],
+        help_text="Empty: the deployment's name and a number.",
+    )
+
+
 class HostForm(PageForm):
     """Registers a host before its agent reports for the first time."""
 

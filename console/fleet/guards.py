@@ -27,6 +27,16 @@ def host(host_id: int) -> Host:
     return found
 
 
+def lock_host_of(server_id: int) -> Host:
+    """Locked like `host`. Raises Conflict for an adopted server, which has none."""
+    return host(server(server_id).own_host.pk)
+
+
+def ours(subject: Server) -> None:
+    """Raises Conflict for an adopted server."""
+    _ = subject.own_host
+
+
 def server(server_id: int) -> Server:
     found = Server.objects.with_names().filter(pk=server_id).first()
     if found is None:

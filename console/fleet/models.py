@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.utils import timezone
 
+from console.fleet.errors import Conflict
 from console.fleet.states import (
     AT_REST,
     HOLDS_GPU,
@@ -198,7 +199,8 @@ class Server(models.Model):
     """
 
     deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="servers")
-    host = models.ForeignKey(Host, on_delete=models.PROTECT, related_name="servers")
+    host = models.ForeignKey(Host, on_delete=models.PROTECT, related_name="servers", null=True)
+    """None for an adopted server: it runs somewhere, started by someone else. See `own_host`."""
     name = models.CharField(max_length=63, unique=True, validators=[name_validator])
     role = models.CharField(max_length=16, choices=ServerRole.choices)
     gpu_indexes = models.JSONField(default=list)
@@ -236,6 +238,14 @@ class Server(models.Model):
     kv_watch = models.JSONField(default=dict)
     """`launch.handoffs.KvWatch`: whether live traffic really brings KV from other servers."""
 
+    # Only of an adopted server. Its generation counts the processes that were seen at its address.
+    adopted_url = models.CharField(max_length=300, blank=True)
+    """Where it answers, as the operator gave it. Empty: ours, launched by its host's agent."""
+    adopted_api_key = models.CharField(max_length=200, blank=True)
+    """What it asks for. Never shown; the deployment's own key is not sent to a process that others started."""
+    told = models.JSONField(default=dict)
+    """`launch.introduction.Told`: what it said of itself when it was adopted."""
+
     objects = ServerQuerySet.as_manager()
 
     class Meta:
@@ -244,6 +254,14 @@ class Server(models.Model):
             models.Index(fields=["deployment", "role"], name="server_yard_columns"),
             models.Index(fields=["state"], name="server_tick"),
         ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["adopted_url"], condition=~models.Q(adopted_url=""), name="one_server_per_adopted_url"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(host__isnull=False) ^ ~models.Q(adopted_url=""), name="server_ours_or_adopted"
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -251,10 +269,32 @@ class Server(models.Model):
     @property
     def url(self) -> str:
         """Empty while it has no port."""
+        if self.host is None:
+            return self.adopted_url
         address = self.host.address
         if not self.api_port or not address:
             return ""
         return f"http://[{address}]:{self.api_port}" if ":" in address else f"http://{address}:{self.api_port}"
+
+    @property
+    def is_adopted(self) -> bool:
+        """Someone else started it: routed and watched, never started, stopped or moved by us."""
+        return self.host_id is None
+
+    @property
+    def own_host(self) -> Host:
+        """The host that runs it. Raises Conflict for an adopted server, which nobody here can start or end."""
+        if self.host is None:
+            raise Conflict(
+                f"{self.name} was adopted: someone else started it, so it cannot be started, stopped or moved from "
+                "here. Let it go to take it out of traffic."
+            )
+        return self.host
+
+    @property
+    def engine_key(self) -> str:
+        """What requests to it carry; empty when it asks for nothing."""
+        return self.adopted_api_key if self.is_adopted else self.deployment.server_api_key
 
     @property
     def is_at_rest(self) -> bool:

@@ -79,10 +79,13 @@ def _refusals(server: Server, role: ServerRole) -> list[str]:
         refused.append(f"{server.name} has the role {role} already.")
     if server.state != ServerState.READY:
         refused.append(f"{server.name} is {server.state}. Only a ready server can be moved.")
-    if server.host.maintenance:
-        refused.append(f"Host {server.host.name} is in maintenance, so it could not start again. End it first.")
-    if not server.host.is_reachable:
-        refused.append(f"Host {server.host.name} does not report. Look at its agent first.")
+    host = server.host
+    if host is None:
+        refused.append(f"{server.name} was adopted: someone else started it, so it cannot be started in another role.")
+    elif host.maintenance:
+        refused.append(f"Host {host.name} is in maintenance, so it could not start again. End it first.")
+    elif not host.is_reachable:
+        refused.append(f"Host {host.name} does not report. Look at its agent first.")
     if role != ServerRole.PLAIN and not server.deployment.connector:
         refused.append(f"The deployment has no KV connector, which a {role} server needs. Set one first.")
     other = Move.objects.filter(deployment=server.deployment, status__in=MOVE_OPEN).select_related("server").first()

@@ -37,7 +37,7 @@ def request(server_id: int, role: str, actor: Actor, reason: str = "", confirmed
     guards.need(actor, Role.OPERATOR, "move a server")
     target = _role(role)
     with transaction.atomic():
-        guards.host(guards.server(server_id).host_id)
+        guards.lock_host_of(server_id)
         server = guards.server(server_id)
         seen = preview_of(server, target)
         if server.role == target:
@@ -113,7 +113,7 @@ def advance(move: Move) -> bool:
     if step is None:
         return False
     with transaction.atomic():
-        guards.host(move.server.host_id)
+        guards.lock_host_of(move.server_id)
         move.refresh_from_db()
         move.server.refresh_from_db()
         # Somebody may have been faster between the look above and the lock.
@@ -166,7 +166,7 @@ def _start(move: Move) -> bool:
 def _start_anew(failed: Move, actor: Actor, role: str, way: WayOut) -> Move:
     guards.need(actor, Role.OPERATOR, "move a server")
     with transaction.atomic():
-        guards.host(failed.server.host_id)
+        guards.lock_host_of(failed.server_id)
         failed = guards.move(failed.pk)
         if way not in ways_out(failed):
             raise Conflict("This move offers that no longer. Look at the server as it is now.")

@@ -29,7 +29,7 @@ def add_server(
         check_role(deployment, role)
         gpus = check_gpus(host, gpu_indexes)
         made = Server(
-            deployment=deployment, host=host, role=role, gpu_indexes=gpus, name=_free_name(deployment, name.strip())
+            deployment=deployment, host=host, role=role, gpu_indexes=gpus, name=free_name(deployment, name.strip())
         )
         _save_new(made)
         after = {"deployment": deployment.name, "host": host.name, "role": role, "gpus": gpus}
@@ -42,12 +42,12 @@ def delete_server(server_id: int, actor: Actor, reason: str = "") -> None:
     """Raises Forbidden, NotFound, Conflict while it runs, is being moved or has left processes behind."""
     guards.need(actor, Role.OPERATOR, "delete a server")
     with transaction.atomic():
-        guards.host(guards.server(server_id).host_id)
+        guards.lock_host_of(server_id)
         server = guards.server(server_id)
         guards.no_open_move(server, "delete it")
         if server.holds_gpu:
             raise Conflict(f"{server.name} still runs. Stop it, then delete it.")
-        before = {"deployment": server.deployment.name, "host": server.host.name, "role": server.role}
+        before = {"deployment": server.deployment.name, "host": server.own_host.name, "role": server.role}
         record(actor, "server.delete", f"server {server.name}", before, reason=reason)
         deployment_id = server.deployment_id
         server.delete()
@@ -80,7 +80,8 @@ def check_gpus(host: Host, gpu_indexes: Sequence[int]) -> list[int]:
     return wanted
 
 
-def _free_name(deployment: Deployment, name: str) -> str:
+def free_name(deployment: Deployment, name: str) -> str:
+    """The given one, or the next of the deployment. Raises Invalid when it is no name or taken."""
     if not name:
         return next_name(deployment.name, set(Server.objects.values_list("name", flat=True)))
     try:

@@ -37,7 +37,7 @@ class Plan:
 def plan_of(server: Server, role: str) -> Plan:
     return Plan(
         deployment=server.deployment,
-        host=server.host,
+        host=server.own_host,
         role=role,
         gpu_indexes=list(server.gpu_indexes),
         name=server.name,
@@ -84,7 +84,7 @@ def begin(server: Server, role: str, **fields: Any) -> bool:
     Call it in a transaction, with the server's host locked (`guards.host`). False when somebody else was faster;
     Conflict when its host, GPUs or ports do not allow it now.
     """
-    guards.host_takes_launches(server.host)
+    guards.host_takes_launches(server.own_host)
     no_leftovers(server)
     gpus_are_free(server)
     spec = spec_for(plan_of(server, role))
@@ -101,7 +101,7 @@ def begin(server: Server, role: str, **fields: Any) -> bool:
         **{**FRESH_START, **fields},
     )
     if won:
-        remote.send_launch(spec, server.host)
+        remote.send_launch(spec, server.own_host)
     return won
 
 
@@ -133,7 +133,7 @@ def no_leftovers(server: Server) -> None:
     pids = server.leftover_pids
     if pids:
         raise Conflict(
-            f"Processes of the last start of {server.name} still run on {server.host.name} (pid "
+            f"Processes of the last start of {server.name} still run on {server.own_host.name} (pid "
             f"{', '.join(map(str, pids))}) and hold its GPU. Press Stop to end them, then start it."
         )
 
@@ -141,11 +141,11 @@ def no_leftovers(server: Server) -> None:
 def gpus_are_free(server: Server) -> None:
     """Raises Conflict naming the server that holds one of its GPUs."""
     wanted = set(server.gpu_indexes)
-    for other in Server.objects.filter(host=server.host).exclude(pk=server.pk):
+    for other in Server.objects.filter(host=server.own_host).exclude(pk=server.pk):
         shared = wanted & set(other.gpu_indexes)
         if shared and other.holds_gpu:
             raise Conflict(
-                f"GPU {min(shared)} of {server.host.name} is held by {other.name}, which is {other.state}. "
+                f"GPU {min(shared)} of {server.own_host.name} is held by {other.name}, which is {other.state}. "
                 f"Stop {other.name}, or give {server.name} another GPU."
             )
 

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from console.fleet.views import deployments, hosts, moves, overview, servers
+from console.fleet.views import adoption, deployments, hosts, moves, overview, servers
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -13,6 +13,7 @@ urlpatterns = [
     path("deployments/<slug:name>/revisions/", deployments.revisions, name="deployment_revisions"),
     path("deployments/<slug:name>/revisions/<int:number>/restore/", deployments.roll_back, name="deployment_roll_back"),
     path("deployments/<slug:name>/servers/new/", servers.new, name="server_new"),
+    path("deployments/<slug:name>/servers/adopt/", adoption.adopt, name="server_adopt"),
     path("servers/<int:server_id>/", servers.page, name="server"),
     path("servers/<int:server_id>/log/", servers.log, name="server_log"),
     path("servers/<int:server_id>/log/download/", servers.log_download, name="server_log_download"),
@@ -20,6 +21,7 @@ urlpatterns = [
     path("servers/<int:server_id>/stop/", servers.stop, name="server_stop"),
     path("servers/<int:server_id>/stop/cancel/", servers.cancel_stop, name="server_stop_cancel"),
     path("servers/<int:server_id>/delete/", servers.delete, name="server_delete"),
+    path("servers/<int:server_id>/let-go/", adoption.let_go, name="server_let_go"),
     path("servers/<int:server_id>/move/", moves.ask, name="server_move"),
     path("moves/<int:move_id>/", moves.page, name="move"),
     path("moves/<int:move_id>/cancel/", moves.cancel, name="move_cancel"),

@@ -103,7 +103,7 @@ def _deployment(
     return Deployment(
         name=row.name,
         model=row.served_model_name,
-        servers=tuple(_server(server, row.server_api_key) for server in serving),
+        servers=tuple(_server(server, row) for server in serving),
         pairs=frozenset((str(p), str(d)) for p, d in pairs if p in ids and d in ids),
         policy=_policy(row),
         key_hashes=frozenset(keys.get(row.pk, [])) if row.require_key else None,
@@ -123,14 +123,16 @@ def _accepts(server: fleet.Server) -> bool:
     return state == ServerState.READY
 
 
-def _server(row: fleet.Server, api_key: str) -> Server:
+def _server(row: fleet.Server, deployment: fleet.Deployment) -> Server:
+    # Not `row.deployment`, which would cost a query each.
+    key = row.adopted_api_key if row.is_adopted else deployment.server_api_key
     return Server(
         id=str(row.pk),
         name=row.name,
         role=cast(Role, str(row.role)),
         url=row.url,
         generation=row.generation,
-        api_key=api_key or None,
+        api_key=key or None,
         max_model_len=row.max_model_len,
         accepting=_accepts(row),
     )

@@ -25,6 +25,9 @@ _SUMMED = {
 }
 _LARGEST = {"vllm:kv_cache_usage_perc": "kv_usage"}
 """Not a sum over the engines of a server: the fullest one is where requests wait."""
+_STARTED = re.compile(r"^process_start_time_seconds (\S+)", re.MULTILINE)
+_KV_TOKENS = re.compile(r'^vllm:cache_config_info\{(?:[^}]*,)?kv_cache_size_tokens="(\d+)"', re.MULTILINE)
+_NIXL = re.compile(r"^vllm:nixl_", re.MULTILINE)
 _LINE = re.compile(r"^(vllm:[a-z_]+)(?:\{([^}]*)\})? (\S+)", re.MULTILINE)
 _SOURCE = re.compile(r'source="[^"]*"')
 
@@ -45,6 +48,22 @@ def engine_sample(text: str, at: float) -> EngineSample:
     if not known:
         raise ValueError("no vllm: metrics in the answer")
     return _sample(values, at)
+
+
+def process_started_at(text: str) -> float | None:
+    """Unix time of its start by its own clock: another one means another process. None when it does not say."""
+    found = _STARTED.search(text)
+    return float(found[1]) if found else None
+
+
+def kv_cache_tokens(text: str) -> int | None:
+    found = _KV_TOKENS.search(text)
+    return int(found[1]) if found else None
+
+
+def has_nixl(text: str) -> bool:
+    """An engine exports these series from its start on, and only with a NIXL connector."""
+    return _NIXL.search(text) is not None
 
 
 def _samples(text: str) -> Iterable[tuple[str, float]]:

@@ -31,13 +31,14 @@ class Side:
     """What must fit between the two servers of a pair, read from what each was started with."""
 
     model: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] | None
+    """None for an adopted server, which does not tell: then the canary alone proves that KV fits."""
     connector: str
     version: str = ""
 
     @property
     def tensor_parallel(self) -> int:
-        given = self.options.get("--tensor-parallel-size", "1")
+        given = (self.options or {}).get("--tensor-parallel-size", "1")
         return int(given) if given.isdecimal() else 1
 
 
@@ -49,6 +50,8 @@ def why_illegal(prefill: Side, decode: Side) -> str | None:
         return f"they use different KV connectors ({prefill.connector} and {decode.connector})."
     if prefill.version and decode.version and prefill.version != decode.version:
         return f"they run different engine versions ({prefill.version} and {decode.version})."
+    if prefill.options is None or decode.options is None:
+        return None
     for option, words in MUST_AGREE.items():
         one, other = prefill.options.get(option, "default"), decode.options.get(option, "default")
         if one != other:
@@ -76,12 +79,12 @@ def options_of(argv: Iterable[str]) -> dict[str, str]:
 
 
 def side_of(server: Server) -> Side:
-    options = options_of(server.launch_spec.get("argv", []))
+    options = None if server.is_adopted else options_of(server.launch_spec.get("argv", []))
     return Side(
-        model=server.deployment.model,
+        model=server.told.get("model") or server.deployment.model,
         options=options,
         connector=server.deployment.connector,
-        version=server.observed.get("version", ""),
+        version=server.told.get("version") or server.observed.get("version", ""),
     )
 
 
@@ -139,7 +142,7 @@ def try_with_peers(server: Server) -> None:
 
 def target_of(server: Server) -> canary.Target:
     deployment = server.deployment
-    return canary.Target(server.name, server.url, deployment.served_model_name, deployment.server_api_key)
+    return canary.Target(server.name, server.url, deployment.served_model_name, server.engine_key)
 
 
 def _current() -> QuerySet[Pair]:

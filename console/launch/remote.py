@@ -34,7 +34,7 @@ def send_launch(spec: LaunchSpec, host: Host) -> None:
 
 def send_stop(server: Server, drain_s: float = STOP_WAIT_S) -> None:
     """Asks the host to end the present start of it, once the present transaction has committed."""
-    transaction.on_commit(partial(stop_now, server.host.queue, server.pk, server.generation, drain_s))
+    transaction.on_commit(partial(stop_now, server.own_host.queue, server.pk, server.generation, drain_s))
 
 
 def launch_now(spec: LaunchSpec, queue: str) -> bool:
@@ -47,7 +47,7 @@ def stop_now(queue: str, server_id: int, generation: int, drain_s: float = STOP_
 
 def tail(server: Server, max_bytes: int) -> LogTail:
     """The end of the log of its present start. Raises Unavailable when its host does not answer in time."""
-    answer = _ask(server.host, "agent.tail", [server.pk, server.generation, max_bytes], TAIL_TIMEOUT_S)
+    answer = _ask(server.own_host, "agent.tail", [server.pk, server.generation, max_bytes], TAIL_TIMEOUT_S)
     return cast(LogTail, answer)
 
 

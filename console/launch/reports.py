@@ -4,22 +4,19 @@ import logging
 from collections import defaultdict
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NotRequired
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Count, Q, Sum
+from django.db.models import Q
 from django.utils import timezone
 
 from console.accounts.audit import SYSTEM, record
-from console.fleet.cards import SILENT_LOG_AFTER_S
 from console.fleet.models import Gpu, Host, Server, name_validator
-from console.fleet.signals import host_changed, server_changed
-from console.fleet.states import AT_REST, ServerRole, ServerState
-from console.launch import handoffs, queueing, reconcile, remote
-from console.launch.contracts import EngineSample, GpuReport, HostReport, ServerObservation
-from console.traffic.models import RequestRecord
+from console.fleet.signals import host_changed
+from console.fleet.states import ServerState
+from console.launch import observing, queueing, reconcile, remote
+from console.launch.contracts import GpuReport, HostReport, ServerObservation
 
 logger = logging.getLogger(__name__)
 
@@ -34,15 +31,6 @@ GPU_FIELDS = (
     "power_w",
     "holders",
 )
-
-
-class Observed(ServerObservation):
-    """As it is kept on the server's row."""
-
-    tokens_per_s: NotRequired[float | None]
-    """Answer tokens, between the last two samples."""
-    log_silent_s: NotRequired[float | None]
-    """Since its last log line, by its host's clock."""
 
 
 def take(report: HostReport) -> bool:
@@ -125,16 +113,16 @@ def _note_server(server: Server, observations: list[ServerObservation], sent_at:
         if seen["generation"] == server.generation:
             current = seen
         else:
-            _end_stranger(server.host, seen)
+            _end_stranger(server.own_host, seen)
     decision = reconcile.decide(_facts(server), current)
     if decision.stop:
         remote.send_stop(server)
-    fields = {**_kept(server, current, sent_at), **decision.fields}
+    fields = {**observing.kept(server, current, sent_at), **decision.fields}
     if decision.state is not None:
         if server.transition(decision.state, **fields):
             _after_transition(server)
         return
-    _keep(server, fields)
+    observing.keep(server, fields)
 
 
 def _end_stranger(host: Host, seen: ServerObservation) -> None:
@@ -153,80 +141,8 @@ def _after_transition(server: Server) -> None:
 def _facts(server: Server) -> reconcile.ServerFacts:
     return reconcile.ServerFacts(
         name=server.name,
-        host=server.host.name,
+        host=server.own_host.name,
         state=ServerState(server.state),
         before_unreachable=server.state_before_unreachable,
         in_state_s=(timezone.now() - server.state_since).total_seconds(),
     )
-
-
-def _kept(server: Server, seen: ServerObservation | None, sent_at: float) -> dict[str, Any]:
-    """Fields of the row that follow from the observation alone."""
-    if seen is None:
-        # Ended and forgotten by its host: whatever was left of it is gone as well.
-        gone = server.state in AT_REST and (server.observed.get("alive") or server.observed.get("group_pids"))
-        return {"observed": {**server.observed, "alive": False, "group_pids": []}} if gone else {}
-    observed: Observed = {
-        **seen,
-        "tokens_per_s": _tokens_per_s(server.observed, seen["sample"]),
-        "log_silent_s": max(0.0, sent_at - seen["last_line_at"]) if seen["last_line_at"] else None,
-    }
-    fields: dict[str, Any] = {"observed": observed}
-    if seen["sample"] is not None and server.role == ServerRole.DECODE and server.state == ServerState.READY:
-        fields["kv_watch"] = _watched(server, seen["sample"], sent_at)
-    return fields
-
-
-def _keep(server: Server, fields: dict[str, Any]) -> None:
-    if not fields:
-        return
-    shown_before = _shown(server)
-    Server.objects.filter(pk=server.pk, generation=server.generation).update(**fields)
-    for name, value in fields.items():
-        setattr(server, name, value)
-    if _shown(server) != shown_before:
-        server_changed.send(sender=Server, server=server, old_state=ServerState(server.state))
-
-
-def _shown(server: Server) -> tuple[object, ...]:
-    """What of an observation changes the card; loads reach the browser on a way of their own."""
-    observed = server.observed
-    return (
-        observed.get("phase"),
-        observed.get("healthy"),
-        observed.get("group_pids") if server.state in AT_REST else None,
-        server.kv_watch.get("not_transferred"),
-        (observed.get("log_silent_s") or 0.0) > SILENT_LOG_AFTER_S,
-        (observed.get("cause") or {}).get("code"),
-    )
-
-
-def _tokens_per_s(before: dict[str, Any], sample: EngineSample | None) -> float | None:
-    old: EngineSample | None = before.get("sample")
-    if sample is None or old is None:
-        return None
-    if sample["at"] == old["at"]:
-        return before.get("tokens_per_s")
-    made = sample["generation_tokens"] - old["generation_tokens"]
-    return round(max(0.0, made) / max(0.001, sample["at"] - old["at"]), 1)
-
-
-def _watched(server: Server, sample: EngineSample, sent_at: float) -> handoffs.KvWatch:
-    watch: handoffs.KvWatch = server.kv_watch
-    if handoffs.kv_arrived(watch, sample):
-        # When the counters were read, by our clock: the host's own may be wrong, its differences are right.
-        return handoffs.fresh(sample, timezone.now().timestamp() - max(0.0, sent_at - sample["at"]))
-    if sample["local_compute_tokens"] == watch["local"]:
-        return watch
-    return handoffs.judge(watch, sample, _split_traffic(server, watch["since"]))
-
-
-def _split_traffic(server: Server, since: float) -> handoffs.SplitTraffic:
-    answered = RequestRecord.objects.filter(
-        decode_server_id=server.pk,
-        route="split",
-        outcome="ok",
-        received_at__gte=datetime.fromtimestamp(since, tz=timezone.get_current_timezone()),
-    )
-    found = answered.aggregate(requests=Count("pk"), tokens=Sum("prompt_tokens"))
-    return handoffs.SplitTraffic(requests=found["requests"], prompt_tokens=found["tokens"] or 0)

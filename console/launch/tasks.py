@@ -10,13 +10,13 @@ from celery.signals import worker_ready
 
 from console.celery import app
 from console.fleet import moves
-from console.launch import reports, verification
+from console.launch import adopted, reports, verification
 from console.launch import tick as ticking
 from console.launch.at_once import AtOnce
 from console.launch.contracts import HostReport
 from console.launch.inbox import Inbox
 
-_ticking = threading.Lock()
+_ticking, _looking = threading.Lock(), threading.Lock()
 _checks = AtOnce(4)
 """Checks wait for servers that may not answer. A worker that also takes in reports keeps threads for those."""
 
@@ -57,3 +57,14 @@ def verify_pair(prefill_id: int, decode_id: int) -> None:
     with _checks.taking(("pair", prefill_id, decode_id)) as taken:
         if taken:
             verification.verify_pair(prefill_id, decode_id)
+
+
+@app.task(name="console.look_at_adopted")
+def look_at_adopted() -> None:
+    """Posted each second; a round that waits for a silent server makes the next ones wait."""
+    if not _looking.acquire(blocking=False):
+        return
+    try:
+        adopted.look_at_all()
+    finally:
+        _looking.release()

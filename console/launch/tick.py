@@ -14,12 +14,12 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from console.fleet import draining, hosts, move_windows, moves, starting
+from console.fleet import adoption, draining, hosts, move_windows, moves, starting
 from console.fleet.models import Host, Server
 from console.fleet.signals import host_changed
 from console.fleet.states import ServerState
 from console.gateway import loads
-from console.launch import pairs, queueing, remote, verification
+from console.launch import adopted, pairs, queueing, remote, verification
 from console.launch.contracts import Cause
 from console.launch.hearing import Hearing
 
@@ -44,6 +44,7 @@ def tick() -> None:
         press_for_stops,
         verify_servers,
         verify_pairs,
+        adopted.post_if_any,
         moves.advance_all,
         move_windows.fill_windows,
     )
@@ -64,7 +65,7 @@ def mark_silent_hosts() -> None:
     for server in servers:
         with transaction.atomic():
             if server.transition(S.UNREACHABLE, state_before_unreachable=server.state):
-                changed[server.host_id] = server.host
+                changed[server.own_host.pk] = server.own_host
     for host in changed.values():
         logger.warning("host %s has been silent for %.0f s", host.name, host.heartbeat_age_s or 0)
         with transaction.atomic():
@@ -78,7 +79,7 @@ def press_for_launches() -> None:
         if waited_s > PENDING_LIMIT_S and hearing.is_sure(time.monotonic()):
             _give_up_launch(server)
         elif waited_s > SEND_AGAIN_AFTER_S and _take_turn(server):
-            remote.launch_now(starting.again(server), server.host.queue)
+            remote.launch_now(starting.again(server), server.own_host.queue)
 
 
 def press_for_stops() -> None:
@@ -86,14 +87,17 @@ def press_for_stops() -> None:
         waited_s = (timezone.now() - server.state_since).total_seconds()
         heard = server.observed.get("stop_requested")
         if waited_s > SEND_AGAIN_AFTER_S and not heard and _take_turn(server):
-            remote.stop_now(server.host.queue, server.pk, server.generation)
+            remote.stop_now(server.own_host.queue, server.pk, server.generation)
 
 
 def end_drained_servers() -> None:
     for server in Server.objects.with_names().filter(state=S.DRAINING):
         if loads.drained(server):
             with transaction.atomic():
-                draining.end(server, server.stop_reason)
+                if server.is_adopted:
+                    adoption.remove_drained(server)
+                else:
+                    draining.end(server, server.stop_reason)
 
 
 def verify_servers() -> None:
@@ -109,7 +113,7 @@ def verify_pairs() -> None:
 def _give_up_launch(server: Server) -> None:
     cause = Cause(
         code="not_started",
-        message=f"Host {server.host.name} did not start it within {PENDING_LIMIT_S:.0f} s.",
+        message=f"Host {server.own_host.name} did not start it within {PENDING_LIMIT_S:.0f} s.",
         instruction="Look whether the agent runs there and at its log, then press Start.",
     )
     with transaction.atomic():

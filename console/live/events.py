@@ -21,6 +21,9 @@ class ServerCard(TypedDict):
     name: str
     deployment: str
     host: str
+    """Empty for an adopted server: only its `url` is known."""
+    adopted: bool
+    """Someone else started it, so it has no start, stop or move."""
     gpus: list[int]
     role: str
     state: str

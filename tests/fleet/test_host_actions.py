@@ -38,7 +38,7 @@ def test_a_host_is_registered_once() -> None:
 def test_a_host_with_servers_stays() -> None:
     server = make_server()
     with pytest.raises(Conflict, match=server.name):
-        actions.remove_host(server.host_id, ADMIN)
+        actions.remove_host(server.own_host.pk, ADMIN)
     empty = make_host()
     actions.remove_host(empty.pk, ADMIN)
     assert not Host.objects.filter(pk=empty.pk).exists()
@@ -46,7 +46,7 @@ def test_a_host_with_servers_stays() -> None:
 
 def test_maintenance_leaves_what_runs(sent: Sent) -> None:
     server = make_server(state=S.READY)
-    assert actions.set_maintenance(server.host_id, True, OPERATOR).maintenance
+    assert actions.set_maintenance(server.own_host.pk, True, OPERATOR).maintenance
     assert Server.objects.get(pk=server.pk).state == S.READY
     assert sent == []
 
@@ -85,7 +85,7 @@ def test_the_last_of_a_role_is_named_and_has_to_be_confirmed(sent: Sent) -> None
 
 def test_a_deployment_that_would_stand_still_is_named() -> None:
     server = make_server(state=S.READY)
-    assert "its requests fail" in maintenance.preview(server.host)["consequences"][0]
+    assert "its requests fail" in maintenance.preview(server.own_host)["consequences"][0]
 
 
 def test_a_viewer_drains_nothing() -> None:

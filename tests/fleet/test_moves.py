@@ -126,7 +126,7 @@ def test_only_a_ready_server_moves(state: ServerState) -> None:
 
 def test_a_host_in_maintenance_keeps_its_servers_in_place() -> None:
     _, servers = make_yard()
-    actions.set_maintenance(servers[0].host_id, True, OPERATOR)
+    actions.set_maintenance(servers[0].own_host.pk, True, OPERATOR)
     assert "in maintenance" in moves.preview(servers[0].pk, "decode")["refused"][0]
 
 

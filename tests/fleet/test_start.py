@@ -23,7 +23,7 @@ def test_a_start_makes_a_new_generation_and_asks_the_host(sent: Sent) -> None:
     started = actions.start(server.pk, OPERATOR, "more prefill")
     assert (started.state, started.generation) == (ServerState.PENDING, 1)
     task, (spec,), queue = sent[0]
-    assert (task, queue) == ("agent.launch", f"host.{server.host.name}")
+    assert (task, queue) == ("agent.launch", f"host.{server.own_host.name}")
     assert (spec["server_id"], spec["generation"], spec["api_port"]) == (server.pk, 1, started.api_port)
 
 

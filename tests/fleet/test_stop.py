@@ -26,7 +26,7 @@ def test_a_serving_server_drains_first(sent: Sent) -> None:
 def test_a_forced_stop_ends_it_at_once(sent: Sent) -> None:
     server = make_server(state=S.READY)
     assert actions.stop(server.pk, OPERATOR, force=True).state == S.STOPPING
-    assert sent == [("agent.stop", [server.pk, 1, 0.0], f"host.{server.host.name}")]
+    assert sent == [("agent.stop", [server.pk, 1, 0.0], f"host.{server.own_host.name}")]
 
 
 def test_force_cuts_a_drain_short(sent: Sent) -> None:

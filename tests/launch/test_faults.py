@@ -7,7 +7,7 @@ import pytest
 
 from console.fleet import actions, moves
 from console.fleet.errors import Conflict
-from console.fleet.models import Server
+from console.fleet.models import Host, Server
 from console.fleet.states import MoveStatus, ServerState
 from tests.environment import VALKEY
 from tests.factories import OPERATOR
@@ -103,8 +103,9 @@ def test_an_agent_killed_leaves_its_servers_and_finds_them_again(running: Instal
     running.kill("gpu01")
     assert runs(engine)
     running.run_agent(gpus=16)
-    seen_before = Server.objects.get(pk=server.pk).host.agent_started_at
-    wait_for(lambda: Server.objects.get(pk=server.pk).host.agent_started_at != seen_before, "the new agent's report")
+    host = server.own_host
+    seen_before = Host.objects.get(pk=host.pk).agent_started_at
+    wait_for(lambda: Host.objects.get(pk=host.pk).agent_started_at != seen_before, "the new agent's report")
     fresh = wait_for_state(server, S.READY)
     assert (fresh.generation, fresh.observed["pid"]) == (1, engine.pid)
     actions.stop(server.pk, OPERATOR)
@@ -136,8 +137,8 @@ def test_a_blind_console_stops_nothing_and_calls_nobody_silent(running: Installa
     running.pause("worker")
     time.sleep(6)  # longer than a host may be silent
     running.resume("worker")
-    reported = Server.objects.get(pk=server.pk).host.last_seen_at
-    wait_for(lambda: Server.objects.get(pk=server.pk).host.last_seen_at != reported, "reports to be taken in again")
+    reported = Server.objects.get(pk=server.pk).own_host.last_seen_at
+    wait_for(lambda: Server.objects.get(pk=server.pk).own_host.last_seen_at != reported, "reports to be taken in again")
     assert state_of(server) == S.READY
     assert runs(engine)
 

@@ -79,7 +79,7 @@ def test_an_agent_whose_clock_went_back_is_believed_after_a_silence() -> None:
 
 def test_a_server_follows_its_process(sent: Sent) -> None:
     server = make_server(state=S.PENDING)
-    host = server.host.name
+    host = server.own_host.name
     for phase, state in [("spawned", S.STARTING), ("weights", S.LOADING), ("listening", S.VERIFYING)]:
         reports.take(make_report(host, make_observation(server.pk, phase=phase)))
         assert state_of(server) == state
@@ -88,21 +88,21 @@ def test_a_server_follows_its_process(sent: Sent) -> None:
 
 def test_a_process_that_is_gone_is_seen_in_the_first_report_without_it() -> None:
     server = make_server(state=S.READY)
-    reports.take(make_report(server.host.name, make_end(server.pk, exit_code=-9)))
+    reports.take(make_report(server.own_host.name, make_end(server.pk, exit_code=-9)))
     fresh = Server.objects.get(pk=server.pk)
     assert (fresh.state, fresh.failure["code"]) == (S.FAILED, "exited")
 
 
 def test_news_of_an_earlier_start_change_nothing(sent: Sent) -> None:
     server = make_server(state=S.READY, generation=3)
-    reports.take(make_report(server.host.name, make_end(server.pk, 2), make_observation(server.pk, 3)))
+    reports.take(make_report(server.own_host.name, make_end(server.pk, 2), make_observation(server.pk, 3)))
     assert state_of(server) == S.READY
     assert sent == []
 
 
 def test_a_process_of_an_earlier_start_is_ended(sent: Sent) -> None:
     server = make_server(state=S.LOADING, generation=3)
-    host = server.host.name
+    host = server.own_host.name
     reports.take(make_report(host, make_observation(server.pk, 2), make_observation(server.pk, 3)))
     assert [(task, args[:2]) for task, args, _ in sent] == [("agent.stop", [server.pk, 2])]
 
@@ -115,13 +115,13 @@ def test_a_process_of_a_server_that_was_deleted_is_ended(sent: Sent) -> None:
 
 def test_a_start_that_was_given_up_is_ended_when_it_shows_up(sent: Sent) -> None:
     server = make_server(state=S.FAILED)
-    reports.take(make_report(server.host.name, make_observation(server.pk)))
+    reports.take(make_report(server.own_host.name, make_observation(server.pk)))
     assert [(task, args[:2]) for task, args, _ in sent] == [("agent.stop", [server.pk, 1])]
 
 
 def test_leftovers_hold_the_gpu_until_they_are_gone(sent: Sent) -> None:
     server = make_server(state=S.READY)
-    host = server.host.name
+    host = server.own_host.name
     reports.take(make_report(host, make_end(server.pk, exit_code=-9, group_pids=[81])))
     fresh = Server.objects.get(pk=server.pk)
     assert (fresh.state, fresh.leftover_pids, fresh.holds_gpu) == (S.FAILED, [81], True)
@@ -131,7 +131,7 @@ def test_leftovers_hold_the_gpu_until_they_are_gone(sent: Sent) -> None:
 
 def test_leftovers_that_their_host_has_forgotten_are_gone() -> None:
     server = make_server(state=S.FAILED, observed={"generation": 1, "alive": False, "group_pids": [81]})
-    reports.take(make_report(server.host.name))
+    reports.take(make_report(server.own_host.name))
     assert not Server.objects.get(pk=server.pk).holds_gpu
 
 
@@ -145,7 +145,7 @@ def test_a_returned_host_brings_its_servers_back_as_they_were() -> None:
 
 def test_the_rate_of_tokens_is_that_between_two_samples() -> None:
     server = make_server(state=S.READY)
-    host = server.host.name
+    host = server.own_host.name
     reports.take(make_report(host, make_observation(server.pk, sample=make_sample(at=10.0, generation_tokens=100))))
     reports.take(make_report(host, make_observation(server.pk, sample=make_sample(at=12.0, generation_tokens=350))))
     assert Server.objects.get(pk=server.pk).observed["tokens_per_s"] == 125.0
@@ -169,7 +169,7 @@ def answer_split_requests(server: Server, count: int, prompt_tokens: int = 400) 
 
 def report_sample(server: Server, **counters: float) -> Server:
     sample = make_sample(**counters)
-    reports.take(make_report(server.host.name, make_observation(server.pk, phase="listening", sample=sample)))
+    reports.take(make_report(server.own_host.name, make_observation(server.pk, phase="listening", sample=sample)))
     return Server.objects.get(pk=server.pk)
 
 

@@ -94,7 +94,7 @@ def test_a_launch_delivered_twice_starts_one_process(running: Installation) -> N
     actions.start(server.pk, OPERATOR)
     fresh = Server.objects.with_names().get(pk=server.pk)
     for _ in range(3):
-        remote.launch_now(starting.again(fresh), fresh.host.queue)
+        remote.launch_now(starting.again(fresh), fresh.own_host.queue)
     wait_for_state(server, S.READY)
     assert len(running.engines(server)) == 1
 

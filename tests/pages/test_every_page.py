@@ -25,6 +25,7 @@ FOR_OPERATORS = [
     "deployment_edit",
     "deployment_clone",
     "server_new",
+    "server_adopt",
     "server_stop",
     "server_move",
     "host_drain",
@@ -35,6 +36,8 @@ CHANGES = {
     "server_stop": "operator",
     "server_stop_cancel": "operator",
     "server_delete": "operator",
+    "server_adopt": "operator",
+    "server_let_go": "operator",
     "server_move": "operator",
     "move_cancel": "operator",
     "move_force": "operator",
@@ -56,7 +59,7 @@ CHANGES = {
 
 def address(page: str, fleet: Fleet) -> str:
     words = page.split("_")[0]
-    if page == "server_new":
+    if page in ("server_new", "server_adopt"):
         return reverse(page, args=[fleet.deployment.name])
     if page == "deployment_roll_back":
         return reverse(page, args=[fleet.deployment.name, 1])

@@ -40,7 +40,7 @@ def details(server: Server) -> dict[str, Any]:
         "shell": command.shell_text(server.launch_spec) if server.launch_spec else "",
         "pairs": pairs(server),
         "moves": list(server.moves.select_related("server", "deployment")[:MOVES_SHOWN]),
-        "gpus": list(server.host.gpus.filter(index__in=server.gpu_indexes)),
+        "gpus": list(server.host.gpus.filter(index__in=server.gpu_indexes)) if server.host else [],
         "observed": server.observed,
         "ready_s": seconds_to_ready(server),
         "open_move": server.open_move(),

@@ -169,6 +169,7 @@ BLANK_CARD = ServerCard(
     name="",
     deployment="",
     host="",
+    adopted=False,
     gpus=[],
     role="",
     state="",

@@ -70,7 +70,7 @@ def start(request: HttpRequest, server_id: int) -> HttpResponse:
         server = actions.start(server_id, actor_of(request), request.POST.get("reason", ""))
     except FleetError as error:
         return answers.refused(request, error, back)
-    return answers.done(request, f"{server.name} is being started on {server.host.name}.", back)
+    return answers.done(request, f"{server.name} is being started on {server.own_host.name}.", back)
 
 
 @needs(Role.OPERATOR)

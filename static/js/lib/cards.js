@@ -41,7 +41,7 @@ export const fill = (server) => {
   state.title = server.state_text;
   put(card, "state_text", server.state_text);
   put(card, "name", server.name);
-  put(card, "place", `${server.host} · ${gpus(server.gpus)}`);
+  put(card, "place", server.adopted ? `not ours to stop · ${server.url}` : `${server.host} · ${gpus(server.gpus)}`);
   fillLoad(server);
   fillNotes(card, server);
   fillActions(card, server);
@@ -69,6 +69,7 @@ const fillNotes = (card, server) => {
   }));
   const failed = Boolean(server.failure.message);
   find(card, "failure").hidden = !failed;
+  find(card, "failure_log").hidden = server.adopted;
   put(card, "failure_message", server.failure.message ?? "");
   put(card, "failure_instruction", server.failure.instruction ?? "");
 };
