@@ -6,6 +6,12 @@ import pytest
 import redis
 from django.conf import settings
 from django.test import override_settings
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+
+# How fast examples are made says something about the machine, not about the code.
+hypothesis_settings.register_profile("switchyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("switchyard")
 
 
 @pytest.fixture
