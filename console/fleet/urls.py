@@ -1,6 +1,6 @@
 from django.urls import path
 
-from console.fleet.views import adoption, deployments, hosts, moves, overview, servers
+from console.fleet.views import adoption, deployments, hosts, moves, overview, pairs, servers
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -9,7 +9,7 @@ urlpatterns = [
     path("deployments/<slug:name>/edit/", deployments.edit, name="deployment_edit"),
     path("deployments/<slug:name>/delete/", deployments.delete, name="deployment_delete"),
     path("deployments/<slug:name>/clone/", deployments.clone, name="deployment_clone"),
-    path("deployments/<slug:name>/pairs/", deployments.pairs, name="deployment_pairs"),
+    path("deployments/<slug:name>/pairs/", pairs.matrix, name="deployment_pairs"),
     path("deployments/<slug:name>/revisions/", deployments.revisions, name="deployment_revisions"),
     path("deployments/<slug:name>/revisions/<int:number>/restore/", deployments.roll_back, name="deployment_roll_back"),
     path("deployments/<slug:name>/servers/new/", servers.new, name="server_new"),
@@ -27,6 +27,7 @@ urlpatterns = [
     path("moves/<int:move_id>/cancel/", moves.cancel, name="move_cancel"),
     path("moves/<int:move_id>/force/", moves.force, name="move_force"),
     path("moves/<int:move_id>/again/", moves.again, name="move_again"),
+    path("pairs/<int:pair_id>/compare/", pairs.compare, name="pair_compare"),
     path("hosts/", hosts.listing, name="hosts"),
     path("hosts/new/", hosts.new, name="host_new"),
     path("hosts/<slug:name>/", hosts.page, name="host"),

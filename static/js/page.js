@@ -1,6 +1,6 @@
 // On every page: copying, revealing, the dialog that asks, and short messages. Everything is delegated.
 import { toast } from "./lib/toast.js";
-import { openAsk, closeAsk } from "./lib/ask.js";
+import { closeAsk, openAsk, waitInAsk } from "./lib/ask.js";
 
 const isPoll = (event) => event.target.matches("[data-poll]");
 
@@ -47,6 +47,7 @@ document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.dataset.sent === "true") return event.preventDefault();
   if (form.dataset.confirm && !confirm(form.dataset.confirm)) return event.preventDefault();
+  if ("askForm" in form.dataset) waitInAsk();
   if (form.method !== "post" || form.hasAttribute("hx-post")) return;
   form.dataset.sent = "true";
   for (const button of form.querySelectorAll("button[type=submit]")) button.setAttribute("aria-disabled", "true");

@@ -6,6 +6,8 @@ from django.test import Client
 from console.fleet.models import Pair
 from console.fleet.pages.pairs import matrix_of
 from console.fleet.states import PairState, ServerRole, ServerState
+from console.launch import parity
+from console.launch.parity import Parity
 from tests.factories import make_server
 from tests.pages.conftest import Fleet
 
@@ -57,3 +59,35 @@ def test_every_prefill_server_meets_every_decode_server(fleet: Fleet) -> None:
 def test_without_running_servers_of_both_sides_there_is_no_pair(fleet: Fleet, viewer: Client) -> None:
     fleet.decode.delete()
     assert "No pair: it takes a running prefill and a running decode server." in viewer.get("/deployments/chat/").text
+
+
+def parity_says(same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Parity(
+        same=same, prompt="Count: one two", split="three", alone="three" if same else "tree", alone_on="chat-1"
+    )
+    monkeypatch.setattr(parity, "check", lambda pair_id, actor: told)
+
+
+@pytest.mark.parametrize(("same", "words"), [(True, "wrote the same as chat-1"), (False, "wrote something else than")])
+def test_a_comparison_is_told_in_words(
+    same: bool, words: str, fleet: Fleet, operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parity_says(same, monkeypatch)
+    pair = make_pair(fleet)
+    assert words in operator.post(f"/pairs/{pair.pk}/compare/").text
+    region = operator.post(f"/pairs/{pair.pk}/compare/", headers={"HX-Request": "true"}).text
+    assert words in region
+    assert "<main" not in region
+
+
+def test_a_pair_that_is_not_ready_cannot_be_compared(fleet: Fleet, operator: Client) -> None:
+    pair = make_pair(fleet, prefill_generation=0)
+    answer = operator.post(f"/pairs/{pair.pk}/compare/")
+    assert answer.status_code == 409
+    assert "Both servers of a pair must be ready." in answer.text
+
+
+def test_a_viewer_cannot_compare(fleet: Fleet, viewer: Client) -> None:
+    pair = make_pair(fleet)
+    assert "Compare" not in viewer.get("/deployments/chat/pairs/").text
+    assert viewer.post(f"/pairs/{pair.pk}/compare/").status_code == 403

@@ -144,15 +144,6 @@ def roll_back(request: HttpRequest, name: str, number: int) -> HttpResponse:
     return answers.done(request, text, back)
 
 
-@require_safe
-@needs(Role.VIEWER)
-def pairs(request: HttpRequest, name: str) -> HttpResponse:
-    """The matrix of prefill and decode servers, a region of the yard."""
-    deployment = get_object_or_404(Deployment, name=name)
-    context = {"section": "deployments", "deployment": deployment, "matrix": matrix_of(deployment)}
-    return render(request, "fleet/_pairs.html" if answers.is_region(request) else "fleet/pairs.html", context)
-
-
 @require_POST
 @needs(Role.ADMIN)
 def delete(request: HttpRequest, name: str) -> HttpResponse:

@@ -18,6 +18,12 @@ export const openAsk = async (url) => {
   }
 };
 
+// The answer of a form comes into the dialog; until then it says that it is on its way.
+export const waitInAsk = () => {
+  say("One moment …");
+  if (!dialog().open) dialog().showModal();
+};
+
 export const closeAsk = () => {
   const home = document.getElementById("toasts");
   document.body.append(home);
