@@ -131,4 +131,6 @@ def _passed_back(headers: Headers) -> Headers:
 
 
 def _header_text(text: str) -> bytes:
+    if text.isascii() and text.isprintable():
+        return text[:200].encode()
     return "".join(c if " " <= c <= "~" else "?" for c in text[:200]).encode()

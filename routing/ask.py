@@ -3,8 +3,8 @@
 import hashlib
 import re
 from dataclasses import dataclass
+from random import getrandbits
 from typing import Any
-from uuid import uuid4
 
 from routing import bodies
 from routing.affinity import Memory, prefix_keys
@@ -36,17 +36,19 @@ class Ask:
     wish: Wish
     streamed: bool
     prompt_bytes: int
+    headers: Headers
+    """What servers may see of the client's; the request id is added per leg."""
 
 
 def request_id(request: Request) -> str:
     given = request.get(b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
-    return uuid4().hex
+    return f"{getrandbits(128):032x}"  # An id, not a secret.
 
 
 def headers_for_servers(request: Request) -> Headers:
-    """The request id is added per leg. Answers are asked for unencoded, because they are read on their way."""
+    """Answers are asked for unencoded, because they are read on their way."""
     return [(name, value) for name, value in request.headers if name in PASSED_ON]
 
 
@@ -122,7 +124,7 @@ def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> As
     whole = bodies.why_not_split(request.path, body) if kind == "split" else "served by one server"
     prompt = prompt_bytes(request.body) if request.path in DIALECTS else b""
     wish = _wish(request, body, deployment, prompt, whole, _maker(request, body, kind, responses))
-    return Ask(request, body, touched, deployment, wish, streamed, len(prompt))
+    return Ask(request, body, touched, deployment, wish, streamed, len(prompt), headers_for_servers(request))
 
 
 def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory) -> str | None:

@@ -9,7 +9,7 @@ import orjson
 
 from routing.affinity import Memory
 from routing.answer import Answer
-from routing.ask import Ask, headers_for_servers
+from routing.ask import Ask
 from routing.bodies import DecodeBody, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
@@ -74,7 +74,7 @@ class Attempt:
 
     def _leg_headers(self, leg: str) -> Headers:
         leg_id = f"{self._record.request_id}-{leg}{self._record.attempts}"
-        return [*headers_for_servers(self._job.ask.request), (b"x-request-id", leg_id.encode())]
+        return [*self._job.ask.headers, (b"x-request-id", leg_id.encode())]
 
     # The prefill leg
 

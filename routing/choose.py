@@ -194,8 +194,8 @@ class Chooser:
                 return drawn
         usable = [backend for backend in candidates if self._is_usable(backend)]
         lively = [backend for backend in usable if not backend.is_silent(self._now)] or usable
-        if not lively:
-            return None
+        if len(lively) < 2:
+            return lively[0] if lively else None
         return min(lively, key=lambda backend: (cost(backend, self._now), random.random()))
 
     def _draw_two(self, candidates: Sequence[Backend], cost: Cost) -> Backend | None:

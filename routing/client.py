@@ -107,11 +107,11 @@ class Connection(asyncio.Protocol):
             self._end_at_eof()
         self._tell_end()
 
-    async def read(self, limit_bytes: int) -> bytes:
-        """The whole body."""
+    def read(self, limit_bytes: int) -> "asyncio.Future[bytes]":
+        """The whole body; raises `LegError`."""
         collector = _Collector(self, limit_bytes)
         self.stream_to(collector)
-        return await collector.body
+        return collector.body
 
     @property
     def is_complete(self) -> bool:

@@ -123,9 +123,13 @@ class Exchange:
         policy = ask.deployment.policy
         if ask.streamed and policy.comment_every_s is not None:
             self._answer.comment_every(policy.comment_every_s)
+        layout = self._layouts[ask.deployment.name]
+        if policy.timeouts.total_s is None:
+            await self._attempts(ask, layout)
+            return
         try:
             async with asyncio.timeout(policy.timeouts.total_s):
-                await self._attempts(ask, self._layouts[ask.deployment.name])
+                await self._attempts(ask, layout)
         except TimeoutError as error:
             limit_s = policy.timeouts.total_s
             raise TimedOut(f"the answer was not complete within the total limit of {limit_s:g} s") from error

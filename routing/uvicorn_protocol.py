@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
-import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from routing.app import Router
@@ -41,9 +40,9 @@ class RouterProtocol(HttpToolsProtocol):
             self._reading = None
             super().on_headers_complete()
             return
-        parsed = httptools.parse_url(self.url)
-        path = parsed.path.decode("ascii", "replace")
-        request = Request(self.parser.get_method().decode("ascii"), path, parsed.query or b"", self.headers, b"")
+        path, _, query = self.url.partition(b"?")
+        method = self.parser.get_method().decode("ascii")
+        request = Request(method, path.decode("latin-1"), query, self.headers, b"")
         reply = DirectReply(self, request, keep_alive=self.parser.should_keep_alive())
         self._direct = self._reading = reply
         self.cycle = reply  # type: ignore[assignment]  # It has what uvicorn looks at.
