@@ -10,6 +10,7 @@ from routing import bodies
 from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, Refusal
+from routing.large import LARGE_BYTES, read_large
 from routing.reply import Request
 from routing.sse import DIALECTS
 from routing.table import Deployment, Table
@@ -66,7 +67,7 @@ def may_use(deployment: Deployment, key: str | None) -> bool:
     return key is not None and hashlib.sha256(key.encode("latin-1", "replace")).hexdigest() in deployment.key_hashes
 
 
-def read_body(request: Request) -> dict[str, Any]:
+async def read_body(request: Request) -> dict[str, Any]:
     """The JSON object, or for a form just the model that it names."""
     content_type = request.get(b"content-type") or b""
     if content_type.lower().startswith(b"multipart/form-data"):
@@ -75,7 +76,7 @@ def read_body(request: Request) -> dict[str, Any]:
     if not request.body and request.path.startswith("/v1/responses/"):
         return {}
     try:
-        return bodies.parse(request.body)
+        return await read_large(request.body) if len(request.body) > LARGE_BYTES else bodies.parse(request.body)
     except bodies.NotJson as error:
         raise Refusal(400, f"The body is not a JSON object: {error}. Send valid JSON.", kind="Bad Request") from error
 
@@ -115,9 +116,9 @@ def _named(table: Table, model: object) -> Deployment | None:
     return None
 
 
-def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> Ask:
+async def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> Ask:
     """`responses` knows which server made which stored response."""
-    body = read_body(request)
+    body = await read_body(request)
     touched = bodies.without_handoff(body)
     deployment = deployment_for(table, body.get("model"), key_of(request))
     streamed = body.get("stream") is True
@@ -164,10 +165,8 @@ def prompt_bytes(raw: bytes) -> bytes:
 
 
 def _prompt_tokens(body: dict[str, Any], prompt_length: int) -> int:
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-        return len(prompt)
-    return int(prompt_length / BYTES_PER_TOKEN) + 1
+    ids = bodies.prompt_ids(body.get("prompt"))
+    return ids if ids is not None else int(prompt_length / BYTES_PER_TOKEN) + 1
 
 
 def _session(request: Request, body: dict[str, Any]) -> str | None:

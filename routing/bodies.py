@@ -5,6 +5,7 @@ token is asked for; the decode server gets what the client wrote, with the hand-
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ ONLY_FOR_DECODE = (
     "store",
 )
 """Refused next to one unstreamed token, or work whose result the prefill server would throw away."""
+_IDS_BEGIN = re.compile(rb"\[\s*\d")
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
@@ -58,11 +60,27 @@ def parse(raw: bytes) -> Body:
     return body
 
 
+class Unread:
+    """A large value as the bytes it came in."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+
 def dump(body: Body) -> bytes:
     try:
-        return orjson.dumps(body)
+        return orjson.dumps(body, default=_as_it_came)
     except TypeError:
-        return json.dumps(body).encode()
+        plain = {name: json.loads(value.raw) if isinstance(value, Unread) else value for name, value in body.items()}
+        return json.dumps(plain).encode()
+
+
+def _as_it_came(value: object) -> orjson.Fragment:
+    if isinstance(value, Unread):
+        return orjson.Fragment(value.raw)
+    raise TypeError
 
 
 def without_handoff(body: Body) -> bool:
@@ -99,9 +117,20 @@ def _number(value: object, default: int) -> object:
 
 
 def _is_one_prompt(prompt: object) -> bool:
+    if isinstance(prompt, Unread):
+        return prompt.raw.startswith(b'"') or prompt_ids(prompt) is not None
     if not isinstance(prompt, list):
         return isinstance(prompt, str)
-    return len(prompt) == 1 or (bool(prompt) and isinstance(prompt[0], int))
+    return len(prompt) == 1 or prompt_ids(prompt) is not None
+
+
+def prompt_ids(prompt: object) -> int | None:
+    """How many token ids the prompt is; None when it is not one prompt of ids."""
+    if isinstance(prompt, Unread):
+        return prompt.raw.count(b",") + 1 if _IDS_BEGIN.match(prompt.raw) else None
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return len(prompt)
+    return None
 
 
 def prefill_body(path: str, body: Body) -> bytes:
@@ -146,9 +175,9 @@ class DecodeBody:
         self._body = body
         self._touched = touched
         options = body.get("stream_options")
-        self.asks_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+        self.asks_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         wants_usage = counts_by_usage and body.get("stream") is True and not self.asks_usage
-        if wants_usage and (options is None or isinstance(options, Mapping)):
+        if wants_usage and (options is None or isinstance(options, dict)):
             self._ask_usage(dict(options or {}))
 
     def _ask_usage(self, options: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ class Exchange:
         if kind == "models":
             self._answer.json(await self._router.models(self._request))
             return
-        ask = read_ask(self._request, self._table, kind, self._router.responses)
+        ask = await read_ask(self._request, self._table, kind, self._router.responses)
         self.record.deployment = ask.deployment.name
         self.record.streamed = ask.streamed
         self.record.estimated_prompt_tokens = ask.wish.prompt_tokens

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import orjson
 
 from routing.backend import Backend
+from routing.bodies import dump, prompt_ids
 from routing.errors import Headers, LegError
 from routing.leg import Leg
 from routing.table import Timeouts
@@ -38,11 +39,11 @@ def fit(body: Mapping[str, Any], prompt_bytes: int, prefill: Backend, decode: Ba
     if limit is None:
         return "fits"
     answer = answer_tokens(body)
-    prompt = body.get("prompt")
+    ids = prompt_ids(body.get("prompt"))
     if answer > limit:
         return "too long"
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-        return "too long" if len(prompt) + answer > limit else "fits"
+    if ids is not None:
+        return "too long" if ids + answer > limit else "fits"
     prefill_limit = prefill.server.max_model_len
     if not answer and prefill_limit is not None and prefill_limit <= limit:
         return "fits"  # Or the prefill server refuses it.
@@ -51,7 +52,7 @@ def fit(body: Mapping[str, Any], prompt_bytes: int, prefill: Backend, decode: Ba
 
 async def is_too_long(decode: Backend, body: Mapping[str, Any], headers: Headers) -> bool:
     """Counts by the server's tokenizer. A server that cannot count has the last word on the request itself."""
-    asked = orjson.dumps({name: body[name] for name in COUNTED_FIELDS if name in body})
+    asked = dump({name: body[name] for name in COUNTED_FIELDS if name in body})
     try:
         with Leg(decode, TOKENIZE_TIMEOUTS) as leg:
             await leg.open("POST", "/tokenize", headers, asked)

@@ -4,7 +4,6 @@ A decode server takes every prompt token from outside and says they were cached,
 said; what was reused is known to the prefill server alone, so its figure is the one that clients see.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +18,10 @@ class Usage:
 
 
 def read_usage(raw: object) -> Usage | None:
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, dict):
         return None
     details = raw.get("prompt_tokens_details") or raw.get("input_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else raw.get("cache_read_input_tokens")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else raw.get("cache_read_input_tokens")
     return Usage(
         _count(raw.get("prompt_tokens", raw.get("input_tokens"))),
         _count(raw.get("completion_tokens", raw.get("output_tokens"))),
