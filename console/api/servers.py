@@ -191,6 +191,13 @@ def adopt_server(request: HttpRequest, body: AdoptIn) -> Status[ServerOut]:
     return Status(201, server_out(server))
 
 
+@router.post("/{int:server_id}/drill", response={202: ServerOut}, auth=OPERATOR)
+@change()
+def hold_drill(request: HttpRequest, server_id: int, body: ReasonIn = NO_REASON) -> Status[ServerOut]:
+    """Kills the engine of a simulated server, as a crash would; refused for any other. It then shows as failed."""
+    return Status(202, server_out(actions.drill(server_id, actor_of(request), body.reason)))
+
+
 @router.post("/{int:server_id}/let-go", response={202: LetGoOut}, auth=OPERATOR)
 @change()
 def let_go(request: HttpRequest, server_id: int, body: LetGoIn = LET_GO) -> Status[LetGoOut]:

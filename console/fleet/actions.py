@@ -21,6 +21,7 @@ from console.fleet.deployments import (
     update_deployment,
 )
 from console.fleet.draining import begin_drain, end, take_back
+from console.fleet.drills import drill
 from console.fleet.errors import Conflict
 from console.fleet.hosts import register_host, remove_host, set_maintenance
 from console.fleet.models import Deployment, Host, Server
@@ -38,6 +39,7 @@ __all__ = [
     "create_deployment",
     "delete_deployment",
     "delete_server",
+    "drill",
     "launch_preview",
     "let_go",
     "register_host",

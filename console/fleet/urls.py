@@ -1,6 +1,6 @@
 from django.urls import path
 
-from console.fleet.views import adoption, deployments, hosts, moves, overview, pairs, servers
+from console.fleet.views import adoption, deployments, drills, hosts, moves, overview, pairs, servers
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -22,6 +22,7 @@ urlpatterns = [
     path("servers/<int:server_id>/stop/cancel/", servers.cancel_stop, name="server_stop_cancel"),
     path("servers/<int:server_id>/delete/", servers.delete, name="server_delete"),
     path("servers/<int:server_id>/let-go/", adoption.let_go, name="server_let_go"),
+    path("servers/<int:server_id>/drill/", drills.ask, name="server_drill"),
     path("servers/<int:server_id>/move/", moves.ask, name="server_move"),
     path("moves/<int:move_id>/", moves.page, name="move"),
     path("moves/<int:move_id>/cancel/", moves.cancel, name="move_cancel"),

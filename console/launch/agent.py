@@ -70,6 +70,10 @@ class Agent:
         self.starts.stop(server_id, generation, drain_s)
         self._wake.set()
 
+    def drill(self, server_id: int, generation: int, who: str) -> None:
+        self.starts.drill(server_id, generation, who)
+        self._wake.set()
+
     def tail(self, server_id: int, generation: int, max_bytes: int) -> LogTail:
         spec = self.starts.spec_of(server_id, generation)
         secrets = spec["secret_env"].values() if spec else ()
@@ -204,6 +208,11 @@ def launch(spec: LaunchSpec) -> None:
 @app.task(name="agent.stop")
 def stop(server_id: int, generation: int, drain_s: float) -> None:
     current().stop(server_id, generation, drain_s)
+
+
+@app.task(name="agent.drill")
+def drill(server_id: int, generation: int, who: str) -> None:
+    current().drill(server_id, generation, who)
 
 
 @app.task(name="agent.tail", ignore_result=False)

@@ -5,6 +5,7 @@ To the agent, on queue `host.<name>`:
 - task `agent.launch(spec: LaunchSpec)`: start one process, once per (server_id, generation); short, idempotent.
 - task `agent.stop(server_id, generation, drain_s)`: end the process group by the recipe; returns at once, the agent's
   loop escalates and reports. Unknown servers are reported as gone.
+- task `agent.drill(server_id, generation, who)`: kill the engine of a simulated server; nothing for any other.
 - task `agent.tail(server_id, generation, max_bytes)` -> LogTail, and `agent.preflight(spec)` -> list[Check]: answered
   through the result backend.
 

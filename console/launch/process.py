@@ -155,6 +155,12 @@ def terminate(identity: Identity) -> None:
         _signal(identity.pid, signal.SIGTERM)
 
 
+def engines_of(group: Group) -> Group:
+    """Its members that bear an engine's name; the whole group where API server and engine are one process."""
+    named = tuple(pid for pid in group.pids if _name(pid).startswith("VLLM::EngineCor"))
+    return Group(named) if named else group
+
+
 def kill(group: Group) -> None:
     """SIGKILL to every member; call again until the group is empty, for a member may be forking."""
     for pid in group.pids:
@@ -210,6 +216,14 @@ def _environment(pid: int) -> bytes:
         return (PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return b""
+
+
+def _name(pid: int) -> str:
+    """At most 15 characters, as the kernel keeps it."""
+    try:
+        return (PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _read_stat(pid: int) -> _Stat | None:

@@ -23,6 +23,8 @@ TAIL_TIMEOUT_S = 5.0
 PREFLIGHT_TIMEOUT_S = 15.0
 """A preflight asks vLLM's environment for its versions, which imports it."""
 POLL_EVERY_S = 0.05
+DRILL_EXPIRES_S = 10
+"""A host that hears of it later does nothing: nobody expects a drill any more."""
 STOP_WAIT_S = 10.0
 """Between SIGTERM and SIGKILL for a server without requests: 0.5 to 3 s were seen, some more with leases held."""
 
@@ -35,6 +37,12 @@ def send_launch(spec: LaunchSpec, host: Host) -> None:
 def send_stop(server: Server, drain_s: float = STOP_WAIT_S) -> None:
     """Asks the host to end the present start of it, once the present transaction has committed."""
     transaction.on_commit(partial(stop_now, server.own_host.queue, server.pk, server.generation, drain_s))
+
+
+def send_drill(server: Server, who: str) -> None:
+    """Asks the host to kill its simulated engine, once the present transaction has committed. Never sent again."""
+    queue, args = server.own_host.queue, [server.pk, server.generation, who]
+    transaction.on_commit(lambda: queueing.post("agent.drill", args, queue, DRILL_EXPIRES_S))
 
 
 def launch_now(spec: LaunchSpec, queue: str) -> bool:

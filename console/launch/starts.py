@@ -100,6 +100,20 @@ class Starts:
             self._save(watched.start)
             watched.send_stop_signal()
 
+    def drill(self, server_id: int, generation: int, who: str) -> bool:
+        """Kills the engine of a simulated server as a crash would. False, and nothing done, for any other."""
+        with self._lock:
+            watched = self._watched.get((server_id, generation))
+            spec = watched.start.spec if watched else None
+            if watched is None or spec is None or spec["engine"] != "simulated" or not watched.alive:
+                logger.warning("no drill on server %s start %s: not a running simulated one", server_id, generation)
+                return False
+            engines = process.engines_of(watched.group)
+            watched.start.cause = _drilled(who, engines)
+            self._save(watched.start)
+            process.kill(engines)
+            return True
+
     # Asked by the agent's loop
 
     def adopt(self) -> None:
@@ -281,6 +295,15 @@ def _could_not_start(error: OSError) -> Cause:
         code="could_not_start",
         message=f"The host could not start the process: {error.strerror or error}",
         instruction="Make room or correct the permissions on the host, then start the server again.",
+    )
+
+
+def _drilled(who: str, engines: process.Group) -> Cause:
+    pids = ", ".join(map(str, engines.pids))
+    return Cause(
+        code="drill",
+        message=f"A drill: {who} had its engine killed (process {pids}), as a crash would.",
+        instruction="Look at the requests of that moment, then press Start to bring it back.",
     )
 
 
