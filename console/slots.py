@@ -6,7 +6,10 @@ So the number of both is bounded, and running streams stay even while pages load
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -21,11 +24,16 @@ HELD_BACK_BYTES = 2 * 2**20
 
 
 class Slots:
-    """Wraps the Django application. A slow sender takes no place before its request is complete."""
+    """Wraps the Django application. A slow sender takes no place before its request is complete.
+
+    A place is a thread that stays: starting one for each request would hold up the event loop.
+    """
 
     def __init__(self, app: App, places: int) -> None:
         self._app = app
-        self._places = asyncio.Semaphore(places)
+        self._free = asyncio.LifoQueue[ThreadPoolExecutor]()
+        for number in range(places):
+            self._free.put_nowait(ThreadPoolExecutor(1, thread_name_prefix=f"page-{number}"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive)
@@ -35,8 +43,12 @@ class Slots:
             await refuse_body(send)
             return
         answer = Answer(send)
-        async with self._places:
-            await self._app(scope, Replay(body, receive), answer)
+        place = await self._free.get()
+        try:
+            async with ThreadSensitiveContext(executor=place):
+                await self._app(scope, Replay(body, receive), answer)
+        finally:
+            self._free.put_nowait(place)
         await answer.flush()
 
 

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import httpx
 import orjson
-from django.core.asgi import get_asgi_application
 from django.test import Client
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
@@ -21,6 +20,7 @@ from websockets.typing import Origin
 from console.accounts.models import User
 from console.gateway.application import Application
 from console.gateway.serve import make_server
+from console.pages import PagesHandler
 from console.slots import App
 from tests.waiting import wait_until
 
@@ -31,7 +31,7 @@ ANSWER_LIMIT_S = 15.0
 class RunningWeb:
     def __init__(self, pages: App | None = None) -> None:
         """`pages` instead of Django's own."""
-        self.application = Application(pages or get_asgi_application())
+        self.application = Application(pages or PagesHandler())
         self._server = make_server(self.application, "127.0.0.1", 0)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])

@@ -1,5 +1,6 @@
 """How the web process listens: one uvicorn server, with the router taken straight from the HTTP parser."""
 
+import gc
 import sys
 
 import uvicorn
@@ -39,6 +40,10 @@ def make_server(application: Application, host: str, port: int) -> uvicorn.Serve
 
 
 def serve(application: Application, host: str, port: int) -> None:
-    """Returns after SIGTERM or SIGINT, within five seconds."""
+    """Returns, or ends with the signal, within five seconds of SIGTERM or SIGINT."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # What is loaded by now stays. Without this every full collection looks at all of it again and holds Python's lock
+    # meanwhile: 68 ms, measured, in which no stream moves.
+    gc.collect()
+    gc.freeze()
     make_server(application, host, port).run()
