@@ -197,6 +197,10 @@ CONTENT_SECURITY_POLICY = {
 # an embedded Valkey when REDIS_URL is not given, and pass its address on to everything that they start.
 REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 REDIS_PREFIX = env.text("REDIS_PREFIX", "switchyard")
+BROKER_PUBLIC_URL = env.text("BROKER_PUBLIC_URL")
+"""Where hosts reach the broker, when that is not what REDIS_URL says: redis://broker.example.org:6379/0"""
+VALKEY_BIND = env.text("VALKEY_BIND")
+"""An address besides 127.0.0.1 on which the embedded Valkey listens for other machines; empty: none."""
 
 CELERY_BROKER_URL = REDIS_URL
 CELERY_RESULT_BACKEND = REDIS_URL

@@ -95,6 +95,49 @@ class InferenceKey(Secret):
         return key, plain
 
 
+class JoinToken(Secret):
+    """Lets machines join as hosts: under `host_name` only where that is given, and one machine only if `single_use`."""
+
+    KIND = "syj"
+
+    host_name = models.CharField(max_length=63, blank=True)
+    single_use = models.BooleanField(default=True)
+    made_by = models.CharField(max_length=150)
+
+    @classmethod
+    def issue(
+        cls, made_by: str, name: str, host_name: str = "", single_use: bool = True, expires_at: datetime | None = None
+    ) -> tuple["JoinToken", str]:
+        """The stored token and its plain text, which exists only here."""
+        plain = cls.make_plain()
+        token = cls.objects.create(
+            name=name,
+            host_name=host_name,
+            single_use=single_use,
+            made_by=made_by,
+            expires_at=expires_at,
+            prefix=plain[:10],
+            hashed=digest(plain),
+        )
+        return token, plain
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.single_use and self.last_used_at is not None
+
+    def is_valid(self, now: datetime | None = None) -> bool:
+        return super().is_valid(now) and not self.is_used_up
+
+
+class HostLogin(Secret):
+    """A joined host's login at the broker. Its agent made the secret; only the hash ever left the machine."""
+
+    host = models.OneToOneField("fleet.Host", on_delete=models.CASCADE, related_name="login")
+    token = models.ForeignKey(JoinToken, null=True, on_delete=models.SET_NULL, related_name="logins")
+    is_own = models.BooleanField(default=True)
+    """False: the broker keeps no logins for us, and the host uses the console's own."""
+
+
 class AuditEntry(models.Model):
     """One change: who, what, before, after, why. Never edited, never deleted by the product."""
 

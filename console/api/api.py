@@ -13,6 +13,7 @@ from console.api import (
     edge,
     errors,
     hosts,
+    join_tokens,
     keys,
     launches,
     moves,
@@ -56,4 +57,5 @@ api.add_router("/moves", moves.router)
 api.add_router("/pairs", pairs.router)
 api.add_router("/requests", requests.router)
 api.add_router("/tokens", tokens.router)
+api.add_router("/join-tokens", join_tokens.router)
 api.add_router("/audit", audit.router)

@@ -19,3 +19,5 @@ WhenNoPair = Annotated[fleet.WhenNoPair, _as_text]
 Route = Literal["split", "short prompt", "plain", "fallback", "direct"]
 Outcome = Literal["ok", "failed", "cancelled", "refused"]
 """Both as the routers write them into records."""
+
+HostLoginKind = Literal["own", "shared", "revoked"]

@@ -24,6 +24,7 @@ CODES = {
     404: "not_found",
     405: "method_not_allowed",
     409: "conflict",
+    429: "too_many",
     500: "internal",
     503: "unavailable",
 }

@@ -10,9 +10,11 @@ from pydantic import Field, StrictBool
 
 from console.api import find
 from console.api.changes import change
+from console.api.choices import HostLoginKind
 from console.api.identity import ADMIN, OPERATOR, VIEWER, actor_of
 from console.api.shapes import ChangeIn, Deleted, Page, Paging, Reason, ServerRef, Text, page, server_refs
 from console.fleet import actions, maintenance
+from console.fleet.admission import login_of
 from console.fleet.models import Gpu, Host
 
 router = Router(tags=["hosts"])
@@ -52,6 +54,9 @@ class HostOut(Schema):
     last_seen_at: datetime | None
     registered_at: datetime
     maintenance: bool = Field(description="Gets no new launches; what runs there goes on.")
+    login: HostLoginKind | None = Field(
+        description="At the broker: its own, the console's, or revoked; null when it joined without a join token."
+    )
     hostname: str
     cpu_count: int | None
     memory_total_mib: int | None
@@ -90,9 +95,16 @@ class DrainOut(Schema):
     consequences: list[str] = Field(description="What traffic will see.")
 
 
+class RevokeIn(ChangeIn):
+    reason: Reason = ""
+
+
+NO_REASON = RevokeIn()
+
+
 @router.get("", response=Page[HostOut], auth=VIEWER)
 def list_hosts(request: HttpRequest, filters: Query[HostFilters]) -> dict[str, Any]:
-    rows = Host.objects.prefetch_related("gpus", "servers")
+    rows = Host.objects.select_related("login").prefetch_related("gpus", "servers")
     if filters.maintenance is not None:
         rows = rows.filter(maintenance=filters.maintenance)
     return page(rows, filters, host_out)
@@ -133,6 +145,14 @@ def drain_host(request: HttpRequest, name: str, body: DrainIn = NO_DRAIN_SETTING
     return Status(202, DrainOut(host=seen["host"], servers=seen["servers"], consequences=seen["consequences"]))
 
 
+@router.post("/{name}/revoke", response=HostOut, auth=ADMIN)
+@change()
+def revoke_host(request: HttpRequest, name: str, body: RevokeIn = NO_REASON) -> HostOut:
+    """Takes back what it got when it joined: its agent is cut off, its servers go on serving."""
+    actions.revoke_host(find.host(name).pk, actor_of(request), body.reason)
+    return host_out(find.host(name))
+
+
 def host_out(host: Host) -> HostOut:
     inventory = host.inventory
     return HostOut(
@@ -143,6 +163,7 @@ def host_out(host: Host) -> HostOut:
         last_seen_at=host.last_seen_at,
         registered_at=host.registered_at,
         maintenance=host.maintenance,
+        login=login_of(host),
         hostname=inventory.get("hostname", ""),
         cpu_count=inventory.get("cpu_count"),
         memory_total_mib=inventory.get("memory_total_mib"),

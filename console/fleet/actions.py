@@ -11,6 +11,7 @@ from django.db import transaction
 from console.accounts.audit import Actor, record
 from console.accounts.models import Role
 from console.fleet import guards, starting
+from console.fleet.admission import revoke as revoke_host
 from console.fleet.adoption import adopt, let_go
 from console.fleet.deployments import (
     DeploymentData,
@@ -44,6 +45,7 @@ __all__ = [
     "let_go",
     "register_host",
     "remove_host",
+    "revoke_host",
     "roll_back",
     "set_maintenance",
     "start",

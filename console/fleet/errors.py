@@ -17,6 +17,17 @@ class Invalid(FleetError):
     """The input cannot be meant; nothing was changed."""
 
 
+class Unauthorized(FleetError):
+    """What was shown as proof does not count. `code` says why."""
+
+    status = 401
+    code = "not_logged_in"
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code or self.code
+
+
 class Forbidden(FleetError):
     status = 403
     code = "forbidden"

@@ -1,6 +1,7 @@
 """Hosts: registering, maintenance, and whether silence is theirs or ours."""
 
 from datetime import timedelta
+from functools import partial
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -13,6 +14,7 @@ from console.fleet import guards
 from console.fleet.errors import Conflict, Invalid
 from console.fleet.models import Host, name_validator
 from console.fleet.signals import host_changed
+from console.launch import logins
 
 
 def register_host(actor: Actor, name: str) -> Host:
@@ -33,7 +35,10 @@ def register_host(actor: Actor, name: str) -> Host:
 
 
 def remove_host(host_id: int, actor: Actor, reason: str = "") -> None:
-    """Raises Conflict while servers belong to it. An agent that still runs makes it appear again."""
+    """Raises Conflict while servers belong to it. Its login at the broker goes with it.
+
+    An agent that still runs with the broker's own password makes it appear again.
+    """
     guards.need(actor, Role.ADMIN, "remove a host")
     with transaction.atomic():
         host = guards.host(host_id)
@@ -42,6 +47,7 @@ def remove_host(host_id: int, actor: Actor, reason: str = "") -> None:
             raise Conflict(f"{', '.join(servers)} belong to host {host.name}. Delete them, then remove the host.")
         record(actor, "host.remove", f"host {host.name}", {"address": host.address}, reason=reason)
         host_changed.send(sender=Host, host=host)
+        transaction.on_commit(partial(logins.take_back, host.name))
         host.delete()
 
 

@@ -24,8 +24,12 @@ class CannotJoin(Exception):
     """The message says what is wrong and what to do."""
 
 
-def check_broker(url: str) -> None:
-    """Raises CannotJoin unless the broker answers and takes the password."""
+class LoginRefused(CannotJoin):
+    """The broker answers, and does not take the password."""
+
+
+def check_broker(url: str, if_refused: str = "") -> None:
+    """Raises CannotJoin unless the broker answers; LoginRefused, in the words of `if_refused`, for a wrong password."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise CannotJoin(
@@ -36,7 +40,7 @@ def check_broker(url: str) -> None:
     try:
         client.ping()
     except redis.AuthenticationError as error:
-        raise CannotJoin(_wrong_password(shown(url))) from error
+        raise LoginRefused(if_refused or _wrong_password(shown(url))) from error
     except redis.ResponseError as error:
         raise CannotJoin(f"The broker at {shown(url)} refuses: {error}") from error
     except (redis.RedisError, OSError) as error:

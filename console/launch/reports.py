@@ -34,7 +34,7 @@ GPU_FIELDS = (
 
 
 def take(report: HostReport) -> bool:
-    """False when it was dropped: an older one than we know, or from no host that could be.
+    """False when it was dropped: an older one than we know, of a revoked host, or from no host that could be.
 
     One transaction, which begins by locking the host's row: reports of one host are taken in one after another.
     """
@@ -75,15 +75,19 @@ def _note_host(report: HostReport) -> Host | None:
 
 
 def _newer_than_known(report: HostReport, now: datetime) -> Q:
-    """By the agent's start and its count of reports. An agent whose clock went back is believed after a silence."""
+    """By the agent's start and its count of reports. An agent whose clock went back is believed after a silence.
+
+    One whose login was revoked is not believed at all: it may still know another way to the broker.
+    """
     started_at = report["agent_started_at"]
     silence = timedelta(seconds=settings.HOST_UNREACHABLE_AFTER_S)
-    return (
+    newer = (
         Q(agent_started_at=None)
         | Q(agent_started_at__lt=started_at)
         | Q(agent_started_at=started_at, last_report_seq__lt=report["seq"])
         | Q(last_seen_at__lt=now - silence)
     )
+    return newer & Q(login__revoked_at=None)
 
 
 def _note_gpus(host: Host, reports: list[GpuReport]) -> None:

@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from console.fleet import adoption, draining, hosts, move_windows, moves, starting
+from console.fleet import admission, adoption, draining, hosts, move_windows, moves, starting
 from console.fleet.models import Host, Server
 from console.fleet.signals import host_changed
 from console.fleet.states import ServerState
@@ -39,6 +39,7 @@ def tick() -> None:
     hearing.note(time.monotonic(), not hosts.suspect_ourselves())
     parts: tuple[Callable[[], None], ...] = (
         mark_silent_hosts,
+        admission.keep_logins,
         press_for_launches,
         end_drained_servers,
         press_for_stops,

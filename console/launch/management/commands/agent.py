@@ -5,14 +5,15 @@ import re
 import warnings
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.exceptions import SecurityWarning
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
+from console import env
 from console.celery import app
-from console.launch import agent
+from console.launch import agent, credential
 from console.launch.engines import find_vllm
 from console.launch.gpus import GpuReader, NvmlGpus, SimulatedGpus
 from console.launch.joining import (
@@ -55,6 +56,13 @@ def gpu_count(text: str) -> int:
     return int(text)
 
 
+class Broker(NamedTuple):
+    """`prefix`: REDIS_PREFIX of the console, before every key and channel."""
+
+    url: str
+    prefix: str
+
+
 class Command(BaseCommand):
     help = "Joins this machine as a host: launches and watches servers here. Needs the broker and no database."
     requires_system_checks: list[str] = []
@@ -63,8 +71,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         add = parser.add_argument
         add("--name", type=host_name, required=True, help="the host's name in the console, such as gpu01")
-        add("--broker", default=settings.REDIS_URL, help="redis://:password@host:6379/0; better given as REDIS_URL, "
-            "because other users of this machine can read the command line")  # fmt: skip
+        add(
+            "--console", default="", metavar="URL", help="the console to join, such as http://console:8000; needed once"
+        )
+        add("--token", default=env.text("JOIN_TOKEN"), help="a join token of that console, or JOIN_TOKEN; needed once")
+        add("--broker", default="", help="to join without a token: redis://:password@host:6379/0; better given as "
+            "REDIS_URL, because other users of this machine can read the command line")  # fmt: skip
         add("--address", default="", help="where routers and other hosts reach this one; default: the address of the "
             "interface through which the broker is reached")  # fmt: skip
         add("--simulate-gpus", type=gpu_count, metavar="N", help="pretend to have N GPUs, for simulated servers")
@@ -75,27 +87,39 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            check_broker(options["broker"])
-            settled = self._settle(options)
-            self._serve(settled, options["broker"])
+            broker = self._broker(options)
+            self._serve(self._settle(options, broker), broker)
         except (CannotJoin, StateDirInUse, PermissionError) as error:
             raise CommandError(str(error)) from error
 
-    def _serve(self, settled: agent.AgentOptions, broker: str) -> None:
-        name = NameClaim(broker, f"{settings.REDIS_PREFIX}:agent:{settled.name}", owner_of(settled.state_dir))
-        reports = ReportChannel(broker, channel_of(settings.REDIS_PREFIX, settled.name))
+    def _broker(self, options: dict[str, Any]) -> Broker:
+        """As given, else as joined, else as the environment has it. Raises CannotJoin."""
+        if not options["broker"]:
+            found = credential.settle(_state_dir(options), options["name"], options["console"], options["token"])
+            if found is not None:
+                kept, warning = found
+                if warning:
+                    self.stderr.write(warning)
+                return Broker(kept.url, kept.prefix)
+        url = options["broker"] or settings.REDIS_URL
+        check_broker(url)
+        return Broker(url, settings.REDIS_PREFIX)
+
+    def _serve(self, settled: agent.AgentOptions, broker: Broker) -> None:
+        name = NameClaim(broker.url, f"{broker.prefix}:agent:{settled.name}", owner_of(settled.state_dir))
+        reports = ReportChannel(broker.url, channel_of(broker.prefix, settled.name))
         name.take()
         try:
             with agent.running(settled, Reporter(reports.publish, name.renew)):
-                self._announce(settled, broker)
+                self._announce(settled, broker.url)
                 work(settled.name, broker)
         finally:
             name.release()
             reports.close()
 
-    def _settle(self, options: dict[str, Any]) -> agent.AgentOptions:
+    def _settle(self, options: dict[str, Any], broker: Broker) -> agent.AgentOptions:
         name: str = options["name"]
-        address: str = options["address"] or own_address(options["broker"])
+        address: str = options["address"] or own_address(broker.url)
         if is_loopback(address):
             self.stderr.write(
                 f"{name} will be reached at {address}, that is from this machine only. "
@@ -104,7 +128,7 @@ class Command(BaseCommand):
         return agent.AgentOptions(
             name=name,
             address=address,
-            state_dir=(options["state_dir"] or settings.DATA_DIR / "hosts" / name).expanduser().absolute(),
+            state_dir=_state_dir(options),
             port_range=options["port_range"],
             vllm=find_vllm(options["vllm"]),
             gpus=gpu_reader(options["simulate_gpus"]),
@@ -123,7 +147,12 @@ def gpu_reader(simulated: int | None) -> GpuReader:
     return NvmlGpus() if simulated is None else SimulatedGpus(simulated)
 
 
-def work(name: str, broker: str) -> None:
+def _state_dir(options: dict[str, Any]) -> Path:
+    given: Path | None = options["state_dir"]
+    return (given or settings.DATA_DIR / "hosts" / options["name"]).expanduser().absolute()
+
+
+def work(name: str, broker: Broker) -> None:
     """Until SIGTERM or Ctrl-C; tasks under way are finished first. The servers stay."""
     # Said to root because pickled messages could run anything; this worker takes JSON and its own four tasks.
     warnings.simplefilter("ignore", SecurityWarning)
@@ -131,9 +160,14 @@ def work(name: str, broker: str) -> None:
     app.conf.update(
         # Only the agent's own tasks: what reaches this queue can do nothing else here.
         imports=("console.launch.agent",),
-        broker_url=broker,
-        result_backend=broker,
-        broker_transport_options={**app.conf.broker_transport_options, **transport_options(queue)},
+        broker_url=broker.url,
+        result_backend=broker.url,
+        broker_transport_options={
+            **app.conf.broker_transport_options,
+            **transport_options(queue),
+            "global_keyprefix": f"{broker.prefix}:",
+        },
+        result_backend_transport_options={"global_keyprefix": f"{broker.prefix}:result:"},
         broker_connection_max_retries=None,
         # Whoever could speak to all workers at once could stop the agents of other hosts.
         worker_enable_remote_control=False,
