@@ -60,7 +60,7 @@ class Application:
     async def _metrics(self, scope: Scope, send: Send) -> None:
         authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
         try:
-            allowed = await self.services.live_database.run(metrics.may_read, authorization)
+            allowed = await self.services.token_database.run(metrics.may_read, authorization)
         except Error:
             await _refuse(send, 503, "unavailable", "The database does not answer, so the token cannot be checked.")
             return

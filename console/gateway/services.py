@@ -29,7 +29,9 @@ class Services:
 
     def __init__(self) -> None:
         router_id = secrets.token_hex(8)
+        # One for each subject: where one has to wait, the others go on.
         self.routing_database, self.live_database = DatabaseThread("routing"), DatabaseThread("live")
+        self.token_database = DatabaseThread("tokens")
         self.reports = Reports(router_id, lambda: self.sync.names)
         self.router = Router(observer=self.reports, max_body_bytes=settings.ROUTER_MAX_BODY_BYTES)
         self.sync = Sync(self.router, self.routing_database)
@@ -74,5 +76,5 @@ class Services:
             async with asyncio.timeout(LAST_WORDS_LIMIT_S):
                 await self.reports.close()
                 await self.announcer.leave()
-        self.routing_database.close()
-        self.live_database.close()
+        for database in (self.routing_database, self.live_database, self.token_database):
+            database.close()

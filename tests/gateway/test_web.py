@@ -106,7 +106,7 @@ def open_database_files() -> int:
 def test_database_connections_stay_bounded_under_five_hundred_requests_and_twenty_sockets(web: RunningWeb) -> None:
     user, counts = make_user(), []
     make_deployment("chat")
-    bound = open_database_files() + django_settings.PAGE_SLOTS + 4
+    bound = open_database_files() + django_settings.PAGE_SLOTS + 5
 
     def load(number: int) -> int:
         status = web.client.get("/metrics" if number % 2 else "/no/such/page/").status_code
