@@ -21,6 +21,15 @@ class Answer:
     """`committed`: bytes of a server's answer went out, so nothing can be tried elsewhere any more. Comment lines sent
     while waiting do not commit."""
 
+    __slots__ = (
+        "_comments",
+        "_record",
+        "committed",
+        "decode_name",
+        "prefill_name",
+        "reply",
+    )
+
     def __init__(self, reply: Reply, record: Record) -> None:
         self.reply = reply
         self.committed = False

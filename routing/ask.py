@@ -40,6 +40,11 @@ class Ask:
     headers: Headers
     """What servers may see of the client's; the request id is added per leg."""
 
+    def forget_bodies(self) -> None:
+        self.request.body = b""
+        self.request.headers = []
+        self.body = {}
+
 
 def request_id(request: Request) -> str:
     given = request.get(b"x-request-id")

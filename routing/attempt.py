@@ -15,6 +15,7 @@ from routing.choose import Choice
 from routing.clock import Clock
 from routing.errors import BadAnswer, Headers, LegError
 from routing.handoff import Handoff
+from routing.http1 import Head
 from routing.leg import Leg
 from routing.record import Record
 from routing.relay import StreamRelay
@@ -47,6 +48,17 @@ class Job:
 
 class Attempt:
     """`run` returns when the client has its answer, or raises `LegError`. `handoff` is what is left to look after."""
+
+    __slots__ = (
+        "_choice",
+        "_job",
+        "_path",
+        "_prefill_leg",
+        "_record",
+        "_timeouts",
+        "handoff",
+        "on_prefill",
+    )
 
     def __init__(self, job: Job, choice: Choice) -> None:
         self._job = job
@@ -115,12 +127,17 @@ class Attempt:
 
     async def _decode(self) -> None:
         ask, handoff = self._job.ask, self.handoff
-        method, raw = ask.request.method, ask.request.body
-        body = self._job.decode_body.with_handoff(None if handoff is None else handoff.params) if raw else None
+        params = None if handoff is None else handoff.params
         query = ask.request.query.decode("latin-1")
         target = f"{self._path}?{query}" if query else self._path
         with Leg(self._choice.decode, self._timeouts, streams=1) as leg:
-            connection = await leg.open(method, target, self._leg_headers("d"), body, self._sending)
+            connection = await leg.open(
+                ask.request.method,
+                target,
+                self._leg_headers("d"),
+                self._job.decode_body.with_handoff(params) if ask.request.body else None,
+                self._sending,
+            )
             self._record.decode_opened_ms = self._job.clock.ms_at(connection.head_at)
             dialect = DIALECTS.get(self._path)
             if dialect is not None and leg.is_event_stream:
@@ -146,7 +163,7 @@ class Attempt:
             answer.reply,
             self._record,
             self._job.clock,
-            begin=lambda: answer.begin_stream(head.status, head.headers),
+            begin=lambda: self._begin(head),
             first_token=self._first_token,
             idle_s=self._timeouts.idle_s,
         )
@@ -165,9 +182,17 @@ class Attempt:
         else:
             raise error
 
+    def _begin(self, head: Head) -> None:
+        """Nothing is tried again from here: a stream may be long, and there may be thousands, so bodies are let go."""
+        self._job.answer.begin_stream(head.status, head.headers)
+        head.headers = []
+        self._job.ask.forget_bodies()
+        self._job.decode_body.forget()
+
     def _first_token(self) -> None:
         if self.handoff is not None:
             self.handoff.fetched()
+            self.handoff.params = {}
         self._job.watch.first_token(self._record)
 
     async def _relay_whole(self, leg: Leg) -> None:

@@ -201,6 +201,9 @@ class DecodeBody:
             return dump({**self._body, HANDOFF: handoff})
         return splice(self._raw, HANDOFF, handoff) or dump({**self._body, HANDOFF: handoff})
 
+    def forget(self) -> None:
+        self._raw, self._body = b"", {}
+
     def to_release(self, path: str, handoff: Mapping[str, Any]) -> bytes:
         """Makes the decode server fetch the cache and stop: frees a hand-off whose client has left."""
         return _one_token(path, self._body, handoff)

@@ -30,6 +30,20 @@ logger = logging.getLogger(__name__)
 class Exchange:
     """One request. Its task is cancelled when the client leaves; whatever it holds is given back then."""
 
+    __slots__ = (
+        "_answer",
+        "_attempt",
+        "_clock",
+        "_layouts",
+        "_reply",
+        "_request",
+        "_router",
+        "_table",
+        "_task",
+        "client_left",
+        "record",
+    )
+
     def __init__(self, router: "Router", request: Request, reply: Reply) -> None:
         request.path = request.path.rstrip("/")
         self.record = Record(request_id(request), "", request.path, False, time.time())
@@ -192,6 +206,17 @@ COUNTABLE = ("/v1/chat/completions", "/v1/completions")
 
 class Tries:
     """What one request has tried, and what it may try next."""
+
+    __slots__ = (
+        "_avoid",
+        "_decode_failed_with_handoff",
+        "_last",
+        "_last_error",
+        "_layout",
+        "_why_fallback",
+        "ask",
+        "number",
+    )
 
     def __init__(self, layout: Layout, ask: Ask) -> None:
         self.ask = ask

@@ -22,6 +22,15 @@ class HandoffTooOld(LegError):
 class Handoff:
     """Counted on its prefill server until the cache is fetched, or its lease is over and the server drops it."""
 
+    __slots__ = (
+        "_dropped",
+        "_kept_at",
+        "_taken",
+        "params",
+        "prefill",
+        "sent",
+    )
+
     def __init__(self, prefill: Backend, params: Mapping[str, Any]) -> None:
         self.prefill = prefill
         self.params = params

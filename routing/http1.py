@@ -33,7 +33,7 @@ class Head:
         self.headers: Headers = []
         self.status = 0
         self.keep_alive = False
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
@@ -47,6 +47,7 @@ class Head:
                 raise Malformed("the head of the answer is too long")
             self._buffer = data
             return None
+        assert self._parser is not None
         try:
             self._parser.feed_data(data[:end])
         except httptools.HttpParserError as error:
@@ -56,6 +57,7 @@ class Head:
             self.__init__()  # type: ignore[misc]
             return self.feed(data[end:])
         self.keep_alive = self._parser.should_keep_alive()
+        self._parser = None
         return data[end:]
 
     def get(self, name: bytes) -> bytes | None:

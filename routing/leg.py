@@ -19,6 +19,16 @@ MAX_ERROR_BYTES = 8 * 2**20
 class Leg:
     """`with Leg(…) as leg`: whatever way out, cancellation included, the server is left as it was found."""
 
+    __slots__ = (
+        "_blamed",
+        "_gave_tokens",
+        "_probes",
+        "_taken",
+        "_timeouts",
+        "backend",
+        "connection",
+    )
+
     def __init__(self, backend: Backend, timeouts: Timeouts, *, prompt_tokens: int = 0, streams: int = 0) -> None:
         self.backend = backend
         self.connection: Connection | None = None
@@ -26,6 +36,8 @@ class Leg:
         if not backend.load.inflight:
             backend.pool.last_byte_at = time.monotonic()
         self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
+        self._gave_tokens = False
+        self._blamed: LegError | None = None
         self._probes = backend.circuit.begin()
 
     def __enter__(self) -> "Leg":
@@ -53,9 +65,6 @@ class Leg:
     @property
     def has_begun_to_answer(self) -> bool:
         return self.connection is not None and self.connection.bytes_received
-
-    _gave_tokens = False
-    _blamed: LegError | None = None
 
     def gave_tokens(self) -> None:
         """A server that produces tokens is alive, however this request ends."""

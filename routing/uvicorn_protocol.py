@@ -45,8 +45,9 @@ class RouterProtocol(HttpToolsProtocol):
         request = Request(method, path.decode("latin-1"), query, self.headers, b"")
         reply = DirectReply(self, request, keep_alive=self.parser.should_keep_alive())
         self._direct = self._reading = reply
+        del self.scope, self.headers  # Made anew for the next request; a waiting stream need not hold them.
         self.cycle = reply  # type: ignore[assignment]  # It has what uvicorn looks at.
-        if _declared_length(self.headers) > self.router.max_body_bytes:
+        if _declared_length(request.headers) > self.router.max_body_bytes:
             reply.refuse_body()
 
     def _is_direct(self) -> bool:
@@ -92,6 +93,25 @@ class RouterProtocol(HttpToolsProtocol):
 
 class DirectReply:
     """A request being read, then its answer written to the transport. Stands where uvicorn expects its own cycle."""
+
+    __slots__ = (
+        "_begun",
+        "_chunked",
+        "_parts",
+        "_protocol",
+        "_request",
+        "_size",
+        "_transport",
+        "_unsent",
+        "disconnected",
+        "keep_alive",
+        "message_event",
+        "on_disconnect",
+        "on_pause",
+        "paused",
+        "response_complete",
+        "started",
+    )
 
     def __init__(self, protocol: RouterProtocol, request: Request, *, keep_alive: bool) -> None:
         # uvicorn looks at these four.
