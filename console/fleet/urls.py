@@ -1,6 +1,6 @@
 from django.urls import path
 
-from console.fleet.views import adoption, deployments, drills, hosts, moves, overview, pairs, servers
+from console.fleet.views import adoption, deployments, drills, hosts, joining, moves, overview, pairs, servers
 
 urlpatterns = [
     path("", overview.overview, name="overview"),
@@ -30,9 +30,12 @@ urlpatterns = [
     path("moves/<int:move_id>/again/", moves.again, name="move_again"),
     path("pairs/<int:pair_id>/compare/", pairs.compare, name="pair_compare"),
     path("hosts/", hosts.listing, name="hosts"),
-    path("hosts/new/", hosts.new, name="host_new"),
+    path("hosts/new/", joining.new, name="host_new"),
+    path("hosts/joined/<int:token_id>/", joining.joined, name="hosts_joined"),
+    path("hosts/join-tokens/<int:token_id>/revoke/", joining.revoke_token, name="join_token_revoke"),
     path("hosts/<slug:name>/", hosts.page, name="host"),
     path("hosts/<slug:name>/maintenance/", hosts.maintenance, name="host_maintenance"),
     path("hosts/<slug:name>/drain/", hosts.drain, name="host_drain"),
+    path("hosts/<slug:name>/revoke/", joining.revoke_host, name="host_revoke"),
     path("hosts/<slug:name>/remove/", hosts.remove, name="host_remove"),
 ]

@@ -8,7 +8,8 @@ import pytest
 from console import env
 from console.demo.ports import pick_range
 from console.demo.supervise import CannotRun
-from console.demo.up import Place, refuse_taken_port
+from console.demo.up import Place, allowed_hosts, refuse_taken_port
+from console.embedded import EmbeddedValkey
 
 
 def place(port: int, host: str = "127.0.0.1") -> Place:
@@ -55,3 +56,42 @@ def test_two_demos_do_not_share_ports(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", one[0])):
         two = pick_range(tmp_path / "two")
     assert two[1] < one[0] or one[1] < two[0]
+
+
+class TestBind:
+    """What `manage.py up --bind ADDRESS` opens to other machines."""
+
+    def test_pages_and_broker_listen_where_it_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOST", "127.0.0.1")
+        opened = Place.from_environment(Path("/nowhere"), "10.0.0.5")
+        assert (opened.host, opened.bind, opened.url.rpartition(":")[0]) == ("10.0.0.5", "10.0.0.5", "http://10.0.0.5")
+
+    def test_without_it_nothing_is_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("VALKEY_BIND", raising=False)
+        assert Place.from_environment(Path("/nowhere")).bind == ""
+
+    def test_the_pages_answer_to_its_address(self) -> None:
+        assert "10.0.0.5" in allowed_hosts("10.0.0.5")
+        assert "[fd00::5]" in allowed_hosts("fd00::5")
+        assert socket.gethostname() in allowed_hosts("0.0.0.0")
+
+    @pytest.mark.parametrize(
+        ("bind", "line"),
+        [
+            ("", "bind 127.0.0.1"),
+            ("10.0.0.5", "bind 127.0.0.1 10.0.0.5"),
+            ("0.0.0.0", "bind * -::*"),
+            ("::", "bind * -::*"),
+        ],
+    )
+    def test_the_broker_stays_on_loopback_too(self, bind: str, line: str, tmp_path: Path) -> None:
+        EmbeddedValkey(tmp_path, port=7000, bind=bind).command()
+        assert line in (tmp_path / "valkey.conf").read_text().splitlines()
+
+    def test_a_broker_that_is_opened_answers_on_every_address(self, tmp_path: Path) -> None:
+        valkey = EmbeddedValkey(tmp_path, persistent=False, bind="0.0.0.0")
+        valkey.start()
+        try:
+            socket.create_connection(("127.0.0.5", valkey.port), timeout=5).close()
+        finally:
+            valkey.stop()

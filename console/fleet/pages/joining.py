@@ -1,27 +1,37 @@
-"""The one command that joins a host."""
+"""The one command that joins a host, and what can keep another machine from using it."""
 
 import shlex
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.http import HttpRequest
 
-HIDDEN = "••••••"
+from console import valkey
+from console.fleet import broker_address
+from console.launch import logins, network
 
-
-def agent_command(name: str = "gpu01", masked: bool = True) -> str:
-    """Ready to paste on the host. `masked`: the broker's password is covered."""
-    broker = masked_address(settings.REDIS_URL) if masked else settings.REDIS_URL
-    shown = f"'{broker}'" if masked else shlex.quote(broker)
-    return f"python manage.py agent --name {shlex.quote(name)} --broker {shown}"
+HIDDEN_TOKEN = "syj-…"
 
 
-def masked_address(url: str) -> str:
-    parts = urlsplit(url)
-    if not parts.password:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", f":{HIDDEN}@")))
+def agent_command(request: HttpRequest, token: str = HIDDEN_TOKEN, name: str = "") -> str:
+    """Ready to paste on the machine, but for a token that is shown once only."""
+    given = token if token == HIDDEN_TOKEN else shlex.quote(token)
+    return f"python manage.py agent --name {name or 'gpu01'} --console {console_address(request)} --token {given}"
 
 
-def is_loopback(url: str) -> bool:
-    """A host that is another machine cannot reach this address."""
-    return (urlsplit(url).hostname or "") in ("localhost", "::1") or (urlsplit(url).hostname or "").startswith("127.")
+def console_address(request: HttpRequest) -> str:
+    return str(settings.PUBLIC_URL).rstrip("/") or f"{request.scheme}://{request.get_host()}"
+
+
+def is_for_this_machine_only(request: HttpRequest) -> bool:
+    """Another machine would not reach the console by that address, or not the broker."""
+    console = urlsplit(console_address(request)).hostname or ""
+    return network.is_loopback(console) or not broker_address.is_open_to_others()
+
+
+def hosts_share_a_login() -> bool:
+    """The broker keeps no logins for us. While it does not answer nobody knows, and nobody joins."""
+    try:
+        return not logins.are_possible()
+    except valkey.Down:
+        return False

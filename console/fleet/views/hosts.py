@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.db.models import Prefetch, Sum
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -12,11 +12,11 @@ from console.accounts.access import actor_of, needs
 from console.accounts.models import Role
 from console.fleet import actions
 from console.fleet import maintenance as emptying
+from console.fleet.admission import login_of
 from console.fleet.errors import FleetError
-from console.fleet.forms import HostForm
 from console.fleet.hosts import suspect_ourselves
 from console.fleet.models import Host, Server
-from console.fleet.pages.joining import agent_command, is_loopback
+from console.fleet.pages.joining import agent_command
 
 GPU_SUMS = {
     "used_mib": Sum("gpus__memory_used_mib"),
@@ -31,9 +31,9 @@ def listing(request: HttpRequest) -> HttpResponse:
     servers = Prefetch("servers", Server.objects.select_related("deployment"))
     context = {
         "section": "hosts",
-        "hosts": Host.objects.prefetch_related("gpus", servers).annotate(**GPU_SUMS),
+        "hosts": Host.objects.select_related("login").prefetch_related("gpus", servers).annotate(**GPU_SUMS),
         "all_silent": suspect_ourselves(),
-        "agent_command": agent_command(masked=True),
+        "agent_command": agent_command(request),
     }
     return render(request, "fleet/_hosts.html" if answers.is_region(request) else "fleet/hosts.html", context)
 
@@ -54,36 +54,13 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
     context = {
         "section": "hosts",
         "host": host,
+        "login": login_of(host),
         "gpus": gpus,
         "servers": servers,
         "inventory": host.inventory,
         "silent_after_s": settings.HOST_UNREACHABLE_AFTER_S,
     }
     return render(request, "fleet/_host.html" if answers.is_region(request) else "fleet/host.html", context)
-
-
-@needs(Role.ADMIN)
-def new(request: HttpRequest) -> HttpResponse:
-    """The command that joins a host. Naming the host first is optional: an agent that reports makes it appear."""
-    form = HostForm(request.POST or None)
-    name = request.GET.get("name", "").strip() or "gpu01"
-    context = {
-        "section": "hosts",
-        "form": form,
-        "masked": agent_command(name, masked=True),
-        "plain": agent_command(name, masked=False),
-        "broker_is_loopback": is_loopback(settings.REDIS_URL),
-    }
-    if request.method != "POST":
-        return render(request, "fleet/host_new.html", context)
-    if form.is_valid():
-        try:
-            host = actions.register_host(actor_of(request), form.cleaned_data["name"])
-        except FleetError as error:
-            form.refuse(error)
-        else:
-            return redirect(f"{reverse('host_new')}?name={host.name}")
-    return answers.shown_again(request, "fleet/host_new.html", context)
 
 
 @require_POST

@@ -21,6 +21,6 @@ def overview(request: HttpRequest) -> HttpResponse:
         "section": "deployments",
         "deployments": summaries(timezone.now() - timedelta(minutes=1), timezone.now()),
         "hosts": list(hosts_with_counts()),
-        "agent_command": agent_command(masked=True),
+        "agent_command": agent_command(request),
     }
     return render(request, "fleet/_overview.html" if answers.is_region(request) else "fleet/overview.html", context)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from console import env
 from console.demo import up
@@ -13,9 +13,18 @@ from console.demo.supervise import CannotRun, StopAsked, Supervisor, say
 class Command(BaseCommand):
     help = "Runs pages, router, worker, beat and, unless REDIS_URL is set, an embedded Valkey. Ctrl-C ends all of it."
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--bind",
+            default="",
+            metavar="ADDRESS",
+            help="this machine's address in the network of the hosts, or 0.0.0.0: pages and the embedded broker "
+            "listen there, so that other machines can join",
+        )
+
+    def handle(self, *args: Any, bind: str, **options: Any) -> None:
         try:
-            place = up.Place.from_environment(settings.DATA_DIR)
+            place = up.Place.from_environment(settings.DATA_DIR, bind)
             with Supervisor(place.data_dir, say) as supervisor:
                 up.start(supervisor, place)
                 up.wait_until_it_answers(supervisor, place)
