@@ -17,6 +17,7 @@ from console.gateway.table import Names, Published
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
+LEAST_REST_S = 0.05
 REBUILD_EVERY_S = 15.0
 """Also without a new epoch: keys expire by themselves."""
 FIRST_LOOK_LIMIT_S = 3.0
@@ -49,8 +50,11 @@ class Sync:
             log.warning("the database did not answer; serving the table kept on disk")
 
     async def follow(self) -> None:
+        """Rests after each look as long as it took, so that a storm of changes takes half of one thread at most."""
         while True:
+            began = time.monotonic()
             await self.look()
+            await asyncio.sleep(min(max(LEAST_REST_S, time.monotonic() - began), LOOK_EVERY_S))
             try:
                 await asyncio.wait_for(self._nudged.wait(), LOOK_EVERY_S)
             except TimeoutError:

@@ -1,7 +1,9 @@
 """The router of a process follows the table, and keeps the last one while the database is away."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -165,6 +167,22 @@ async def test_a_nudge_is_followed_at_once(
         await until(lambda: server_ids(router) != [])
     finally:
         await background.stop()
+
+
+async def test_a_storm_of_changes_costs_few_looks(router: StandInRouter, database: DatabaseThread) -> None:
+    followed = Sync(router, database)
+    looks: list[float] = []
+
+    async def look() -> None:
+        looks.append(asyncio.get_running_loop().time())
+
+    followed.look = look  # type: ignore[method-assign]
+    background = await running(followed.follow)
+    for _ in range(200):
+        followed._nudged.set()
+        await asyncio.sleep(0.001)
+    await background.stop()
+    assert min(later - earlier for earlier, later in pairwise(looks)) >= sync.LEAST_REST_S * 0.9
 
 
 async def test_without_valkey_a_change_is_found_by_looking(
