@@ -314,6 +314,9 @@ class AsgiReply:
         if self._queued_bytes > HIGH_WATER_BYTES:
             self._set_paused(True)
 
+    def flush(self) -> None:
+        return None
+
     def write_frames(self, frames: bytes) -> None:
         self.write(unframed(frames))
 

@@ -29,6 +29,9 @@ class Sink(Protocol):
     def part(self, data: bytes) -> None:
         """Some bytes of the body, however they were cut."""
 
+    def flush(self) -> None:
+        """All that came is handed over, and the body goes on."""
+
     def closed(self, error: LegError | None) -> None:
         """The end: None when the body is complete."""
 
@@ -185,6 +188,8 @@ class Connection(asyncio.Protocol):
                 piece, at = decoder.step(data, at)
                 if piece:
                     sink.part(piece)
+            if not decoder.done:
+                sink.flush()
         except Malformed as error:
             self._fail(self._malformed(error))
 
@@ -269,6 +274,9 @@ class _Collector:
 
     def take(self, data: bytes, at: int) -> int:
         return at
+
+    def flush(self) -> None:
+        return None
 
     def part(self, data: bytes) -> None:
         self._size += len(data)

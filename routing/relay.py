@@ -110,6 +110,10 @@ class StreamRelay:
         if self._template is None and self._scanner.prefix and self.begun:
             self._template = FrameTemplate(self._scanner.prefix, self._scanner.suffix)
 
+    def flush(self) -> None:
+        if self.begun:
+            self._reply.flush()
+
     def closed(self, error: LegError | None) -> None:
         scanner = self._scanner
         if error is None and scanner.carry:

@@ -46,6 +46,9 @@ class Reply(Protocol):
     def write_frames(self, frames: bytes) -> None:
         """`write` of the data of whole HTTP chunks, given as they came."""
 
+    def flush(self) -> None:
+        """Writes are gathered for one turn of the event loop; this sends what is there now."""
+
     def finish(self) -> None: ...
 
     def abort(self) -> None:

@@ -186,10 +186,10 @@ class DirectReply:
     def _write_soon(self, parts: Iterable[bytes]) -> None:
         """What one turn of the event loop writes goes out in one system call: those cost more than all else here."""
         if not self._unsent:
-            self._protocol.loop.call_soon(self._flush)
+            self._protocol.loop.call_soon(self.flush)
         self._unsent += parts
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         unsent, self._unsent = self._unsent, []
         if unsent and not self.disconnected:
             self._transport.write(b"".join(unsent))
@@ -207,7 +207,7 @@ class DirectReply:
             return
         if self._chunked:
             self._unsent.append(LAST_CHUNK)
-        self._flush()
+        self.flush()
         self.response_complete = True
         if self._request.too_large:
             self._protocol.loop.call_later(LINGER_S, self._transport.close)

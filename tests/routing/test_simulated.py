@@ -1,0 +1,86 @@
+"""The router before simulated engines, which refuse and lose what the real ones refuse and lose."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from routing.table import Policy, Server
+from tests.routing.scripted import Client, Site, site, until
+from tests.simulator.harness import SimulatedServer
+
+LONG = " ".join(f"word{number}" for number in range(400))
+MESSAGES = [{"role": "user", "content": LONG}]
+
+
+@dataclass
+class Pair:
+    place: Site
+    prefill: SimulatedServer
+    decode: SimulatedServer
+
+    def external_tokens(self) -> float:
+        return self.decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+
+    def handoffs_kept(self) -> float:
+        return self.prefill.metric("vllm:kv_cache_usage_perc")
+
+
+@asynccontextmanager
+async def pair(policy: Policy | None = None) -> AsyncIterator[Pair]:
+    args = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    async with (
+        SimulatedServer("prefill", name="m", args=args) as prefill,
+        SimulatedServer("decode", name="m", args=args) as decode,
+    ):
+        servers = [Server("P1", "P1", "prefill", prefill.url), Server("D1", "D1", "decode", decode.url)]
+        async with site({}) as place:
+            place.publish(policy, servers=servers)
+            yield Pair(place, prefill, decode)
+
+
+async def test_the_prompts_cache_goes_from_prefill_to_decode() -> None:
+    async with pair() as both:
+        for stream in (True, False):
+            answer = await both.place.chat(messages=MESSAGES, stream=stream, max_tokens=8)
+            assert (answer.status, answer.headers["x-switchyard-route"]) == (200, "split")
+        assert both.external_tokens() > 400
+        assert both.handoffs_kept() == 0
+        records = await both.place.records.wait(2)
+    assert [record.completion_tokens for record in records] == [8, 8]
+
+
+async def test_requests_of_every_kind_are_served() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    kinds: list[dict[str, object]] = [
+        {"min_tokens": 4},
+        {"max_completion_tokens": 5},
+        {"stop": ["zzz"]},
+        {"n": 2, "temperature": 1},
+        {"stream": True, "stream_options": {"include_usage": True}},
+        {"tools": tools},
+        {"tools": tools, "tool_choice": "required", "max_tokens": 64},
+        {"logprobs": True},
+    ]
+    async with pair() as both:
+        for kind in kinds:
+            answer = await both.place.chat(**({"messages": MESSAGES, "max_tokens": 8} | kind))
+            assert answer.status == 200, (kind, answer.body)
+
+
+async def test_clients_that_leave_in_every_phase_leave_no_cache_behind() -> None:
+    async with pair() as both:
+        for delay_s in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1):
+            async with Client(both.place.port) as client:
+                await client.chat(messages=MESSAGES, stream=True, max_tokens=200)
+                await asyncio.sleep(delay_s)
+        await both.place.records.wait(6)
+        await until(lambda: both.handoffs_kept() == 0 or both.place.router.loads()["P1"].handoffs, timeout_s=10)
+        assert (await both.place.chat(messages=MESSAGES, max_tokens=4)).status == 200
+
+
+async def test_a_refusal_by_the_engine_is_passed_on() -> None:
+    async with pair() as both:
+        answer = await both.place.chat(messages=MESSAGES, max_tokens=4, min_tokens=9)
+        assert answer.status == 400
+        assert both.place.router.circuits()["D1"].failures == 0
