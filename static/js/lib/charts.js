@@ -50,7 +50,7 @@ const valueAxis = (log) => ({
 });
 
 const common = (view, { height, last = false, log = true, lowest = 10, highest = 1000 }) => ({
-  width: 600, height, legend: { show: false }, padding: [8, 8, 0, 0],
+  width: 600, height, legend: { show: false }, padding: [8, 26, 0, 0],
   cursor: { sync: { key: "yard", scales: ["x", null] }, drag: { x: false, y: false }, points: { show: false } },
   scales: {
     x: { time: true, range: () => [view.now - view.windowS, view.now] },
