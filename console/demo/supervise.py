@@ -40,7 +40,10 @@ class CannotRun(Exception):
 class Guests(Protocol):
     """Processes that are not children, yet end with the run: the servers that a demo's agent started."""
 
-    def end(self) -> None: ...
+    def ask_to_end(self) -> None: ...
+
+    def end(self) -> None:
+        """By force what has not obeyed, and what was started in between."""
 
 
 class Supervisor:
@@ -122,7 +125,7 @@ class Supervisor:
             while child.exit_code is None:
                 self.pause(POLL_S)
         finally:
-            end_all([child], term_wait_s=0.0)
+            end_all([child], wait_s=0.0)
         return child
 
     def watch(self) -> None:
@@ -149,23 +152,33 @@ class Supervisor:
         self.say(f"{child.name} ended, {_in_words(child.exit_code)}; it starts again. Its log: {child.log}")
 
     def stop(self) -> None:
-        """Children first, so that nobody starts or reports a guest meanwhile; then guests; then the last children."""
-        end_all([child for name, child in self.children.items() if name not in self.last], TERM_WAIT_S)
+        """Ends guests and children at the same time, the last children after all others."""
+        first = [child for name, child in self.children.items() if name not in self.last]
+        ask_to_end(first)
+        if self.guests is not None:
+            self.guests.ask_to_end()
+        end_all(first, TERM_WAIT_S)
         if self.guests is not None:
             self.guests.end()
-        end_all([self.children[name] for name in self.last], LAST_WAIT_S)
+        last = [self.children[name] for name in self.last]
+        ask_to_end(last)
+        end_all(last, LAST_WAIT_S)
         self.children, self.last = {}, set()
 
 
-def end_all(children: list[Child], term_wait_s: float) -> None:
-    """SIGTERM to the groups, a while to obey, SIGKILL to whatever is left in them."""
+def ask_to_end(children: list[Child]) -> None:
     for child in children:
         child.signal(signal.SIGTERM)
-    deadline = time.monotonic() + term_wait_s
+
+
+def end_all(children: list[Child], wait_s: float) -> None:
+    """A while to obey what they were asked, then SIGKILL to whatever is left in their groups."""
+    deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline and any(child.exit_code is None for child in children):
         time.sleep(0.05)
     for child in children:
         child.signal(signal.SIGKILL)
+    for child in children:
         child.process.wait()
         child.forget()
 
