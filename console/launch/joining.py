@@ -135,6 +135,9 @@ def transport_options(queue: str) -> dict[str, object]:
         "unacked_mutex_key": f"unacked_mutex.{queue}",
         "priority_steps": [0],
         "socket_connect_timeout": TIMEOUT_S,
+        # Both are needed for Celery to see that the connection on which it waits for tasks is dead.
+        "socket_timeout": 2 * TIMEOUT_S,
+        "health_check_interval": TIMEOUT_S,
         "socket_keepalive": True,
         "socket_keepalive_options": {**keepalive, socket.TCP_USER_TIMEOUT: TCP_USER_TIMEOUT_S * 1000},
     }

@@ -58,6 +58,8 @@ class Progress:
     first_error: str = ""
     """The first line that an engine process logged as an error."""
     last_line: str = ""
+    is_read_to_the_end: bool = False
+    """The line that ends a start was there. The port may answer before that line is read."""
 
     @property
     def is_listening(self) -> bool:
@@ -87,7 +89,7 @@ def advance(progress: Progress, line: Line, at: float) -> None:
     progress.last_line = line.text
     if not line.is_calm:
         _note_trouble(progress, line)
-    if not progress.is_listening:
+    if not progress.is_read_to_the_end:
         _note_phase(progress, line.text, at)
 
 
@@ -95,6 +97,7 @@ def _note_phase(progress: Progress, text: str, at: float) -> None:
     for sign, phase in _SIGNS:
         if sign in text:
             progress.reach(phase, at)
+            progress.is_read_to_the_end |= phase == "listening"
     if not progress.version and (version := _VERSION.search(text)):
         progress.version = version[1]
     if tokens := _KV_TOKENS.search(text):

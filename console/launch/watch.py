@@ -72,6 +72,7 @@ class Watched:
         """A healthy answer is as good as the log line: its level may be set so that the line is not written."""
         self.probe = probe
         if probe.healthy and self.alive and not self.start.progress.is_listening:
+            self._read_log(now)
             self.start.progress.reach("listening", now)
 
     def observation(self) -> ServerObservation:

@@ -75,6 +75,15 @@ def test_what_was_logged_before_it_listens_did_not_stop_it() -> None:
     assert (progress.cause, progress.first_error) == (None, "")
 
 
+def test_a_port_that_answers_before_the_log_is_read_hides_nothing_of_it() -> None:
+    progress = Progress()
+    progress.reach("listening", 0.0)
+    for line, _ in START:
+        advance(progress, parse(line), 1.0)
+    assert (progress.phase, progress.engine_id, progress.version) == ("listening", "6f0c-1", "0.31.0")
+    assert {"model", "kv_cache", "nixl", "warmup"} <= set(progress.phase_times)
+
+
 @pytest.mark.parametrize(
     ("raw", "process", "level", "text"),
     [
