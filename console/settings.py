@@ -214,6 +214,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # However long the broker was away, the worker finds it again.
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_WORKER_CONSUMER = "console.reconnecting:ReconnectingConsumer"
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": env.integer("BROKER_VISIBILITY_TIMEOUT_S", 600),
     "global_keyprefix": f"{REDIS_PREFIX}:",
