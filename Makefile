@@ -3,6 +3,7 @@
 #   make demo                run everything on this machine, with simulated GPUs; Ctrl-C stops all of it
 #   make demo ENGINE=vllm    the same in front of real vLLM on the CPU (after `make real-engine`)
 #   make test lint bench     what they say
+#   make bench-scale         one console in front of 200 reporting hosts
 #
 # `make demo` reads PORT (8000), HOST (127.0.0.1), DATA_DIR (data) and TRAFFIC (1; 0 sends none).
 
@@ -11,7 +12,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 TESTS ?= tests
 .DEFAULT_GOAL := help
-.PHONY: help install install-python install-npm chromium demo test lint real-engine test-real-engine bench clean
+.PHONY: help install install-python install-npm chromium demo test lint real-engine test-real-engine bench bench-scale clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -51,6 +52,9 @@ bench: install
 	@tools/once out/bench-venv/.requirements.sha256 tests/benchmark/requirements.txt -- \
 		tools/install-bench "$(PYTHON)" out/bench-venv
 	@$(RUN) -m tests.benchmark.compare
+
+bench-scale: install-python
+	@$(RUN) -m tests.benchmark.scale
 
 clean:
 	rm -rf out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,5 +1,6 @@
 """What exists: hosts with their GPUs, deployments, servers, pairs and moves."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -183,12 +184,30 @@ class ServerQuerySet(models.QuerySet["Server"]):
     def with_names(self) -> "ServerQuerySet":
         return self.select_related("deployment", "host")
 
-    def with_pairs(self) -> "ServerQuerySet":
-        """For cards of many servers: two queries, however many there are."""
-        pairs = Pair.objects.select_related("prefill", "decode")
-        return self.prefetch_related(
-            models.Prefetch("pairs_as_prefill", pairs), models.Prefetch("pairs_as_decode", pairs)
-        )
+    def with_pairs(self) -> "list[Server]":
+        """For cards of many servers: one more query, and no server is read twice, however many pairs there are."""
+        servers = list(self)
+        attach_pairs(servers)
+        return servers
+
+
+def attach_pairs(servers: "Iterable[Server]") -> None:
+    """All servers of one or more deployments; their `pairs` then cost no query. A query for the pairs of all."""
+    known = {server.pk: server for server in servers}
+    for server in known.values():
+        server.attached_pairs = []
+    deployments = {server.deployment_id for server in known.values()}
+    for pair in Pair.objects.filter(prefill__deployment__in=deployments):
+        if pair.prefill_id in known and pair.decode_id in known:
+            pair.prefill, pair.decode = known[pair.prefill_id], known[pair.decode_id]
+            _attach(pair, pair.prefill)
+            _attach(pair, pair.decode)
+
+
+def _attach(pair: "Pair", server: "Server") -> None:
+    side = pair.prefill_id if server.role == ServerRole.PREFILL else pair.decode_id
+    if side == server.pk and server.attached_pairs is not None:
+        server.attached_pairs.append(pair)
 
 
 class Server(models.Model):
@@ -245,6 +264,9 @@ class Server(models.Model):
     """What it asks for. Never shown; the deployment's own key is not sent to a process that others started."""
     told = models.JSONField(default=dict)
     """`launch.introduction.Told`: what it said of itself when it was adopted."""
+
+    attached_pairs: "list[Pair] | None" = None
+    """Set by `attach_pairs`."""
 
     objects = ServerQuerySet.as_manager()
 
@@ -314,9 +336,9 @@ class Server(models.Model):
 
     def pairs(self) -> "list[Pair]":
         """Of its present role, with both servers; fetched already after `with_pairs`."""
+        if self.attached_pairs is not None:
+            return self.attached_pairs
         name = "pairs_as_prefill" if self.role == ServerRole.PREFILL else "pairs_as_decode"
-        if name in getattr(self, "_prefetched_objects_cache", {}):
-            return list(getattr(self, name).all())
         return list(getattr(self, name).select_related("prefill", "decode"))
 
     def open_move(self) -> "Move | None":
@@ -343,6 +365,14 @@ class Server(models.Model):
         return True
 
 
+class PairQuerySet(models.QuerySet["Pair"]):
+    def current(self) -> "PairQuerySet":
+        """`Pair.is_current`, for the database."""
+        return self.filter(
+            prefill_generation=models.F("prefill__generation"), decode_generation=models.F("decode__generation")
+        )
+
+
 class Pair(models.Model):
     """A prefill and a decode server, and what the canary through them showed. Only verified pairs get traffic.
 
@@ -361,6 +391,8 @@ class Pair(models.Model):
     """Mean transfer time of the canary by the decode server's own histogram."""
     transfer_bytes = models.BigIntegerField(null=True)
     canary_tokens = models.PositiveIntegerField(null=True)
+
+    objects = PairQuerySet.as_manager()
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["prefill", "decode"], name="one_row_per_pair")]

@@ -83,8 +83,8 @@ def _names(deployments: Iterable[fleet.Deployment], servers: Iterable[fleet.Serv
 
 def _verified_pairs() -> set[tuple[int, int]]:
     """Of the present start of both servers; a row about an earlier start says nothing any more."""
-    rows = fleet.Pair.objects.filter(state=PairState.VERIFIED).select_related("prefill", "decode")
-    return {(pair.prefill_id, pair.decode_id) for pair in rows if pair.is_current}
+    verified = fleet.Pair.objects.current().filter(state=PairState.VERIFIED)
+    return set(verified.values_list("prefill_id", "decode_id"))
 
 
 def _valid_keys(now: datetime) -> dict[int, list[str]]:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Inbox:
     """`take` may be called from several threads at once, for different hosts."""
 
-    def __init__(self, take: Callable[[HostReport], None]) -> None:
+    def __init__(self, take: Callable[[HostReport], object]) -> None:
         self._take = take
         self._newest: dict[str, HostReport] = {}
         self._busy: set[str] = set()

@@ -1,17 +1,19 @@
 """Takes in what a host reports: the host itself, its GPUs, and each of its servers."""
 
 import logging
+import time
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from console.accounts.audit import SYSTEM, record
+from console.fleet import moves
 from console.fleet.models import Gpu, Host, Server, name_validator
 from console.fleet.signals import host_changed
 from console.fleet.states import ServerState
@@ -31,6 +33,22 @@ GPU_FIELDS = (
     "power_w",
     "holders",
 )
+
+
+READINGS = frozenset({"memory_used_mib", "utilization_percent", "temperature_c", "power_w"})
+READINGS_EVERY_S = 4.0
+"""Of a GPU whose readings alone changed: eight rows of 200 hosts each 2 s would be the most of what a report costs."""
+
+
+@dataclass(frozen=True)
+class _Written:
+    at: float
+    lasting: list[dict[str, object]]
+
+
+_written: dict[tuple[int, datetime], _Written] = {}
+"""What this process wrote last of a host's GPUs, by the host. Another worker may have written since: both write again
+after `READINGS_EVERY_S`."""
 
 
 def take(report: HostReport) -> bool:
@@ -53,18 +71,21 @@ def take(report: HostReport) -> bool:
 
 
 def _note_host(report: HostReport) -> Host | None:
+    """The host, its row locked; None when a newer report is known."""
     now = timezone.now()
-    host, joined = Host.objects.get_or_create(name=report["host"])
+    host, joined = _locked(report["host"])
+    if not _is_news(host, report, now):
+        return None
     was_reachable, old_address = host.is_reachable, host.address
     fields = {
         "last_seen_at": now,
         "agent_started_at": report["agent_started_at"],
         "last_report_seq": report["seq"],
         "address": report["address"],
-        "inventory": report["inventory"],
     }
-    if not Host.objects.filter(_newer_than_known(report, now), pk=host.pk).update(**fields):
-        return None
+    if host.inventory != report["inventory"]:  # large, and seldom another one
+        fields["inventory"] = report["inventory"]
+    Host.objects.filter(pk=host.pk).update(**fields)
     for name, value in fields.items():
         setattr(host, name, value)
     if joined:
@@ -74,29 +95,42 @@ def _note_host(report: HostReport) -> Host | None:
     return host
 
 
-def _newer_than_known(report: HostReport, now: datetime) -> Q:
-    """By the agent's start and its count of reports. An agent whose clock went back is believed after a silence.
+def _locked(name: str) -> tuple[Host, bool]:
+    """And whether it has just joined."""
+    host = Host.objects.select_for_update().filter(name=name).first()
+    return (host, False) if host is not None else Host.objects.get_or_create(name=name)
 
-    One whose login was revoked is not believed at all: it may still know another way to the broker.
-    """
-    started_at = report["agent_started_at"]
+
+def _is_news(host: Host, report: HostReport, now: datetime) -> bool:
+    """By the agent's start and its count of reports. An agent whose clock went back is believed after a silence."""
+    started_at = host.agent_started_at
+    if started_at is None or started_at < report["agent_started_at"]:
+        return True
+    if started_at == report["agent_started_at"] and host.last_report_seq < report["seq"]:
+        return True
     silence = timedelta(seconds=settings.HOST_UNREACHABLE_AFTER_S)
-    newer = (
-        Q(agent_started_at=None)
-        | Q(agent_started_at__lt=started_at)
-        | Q(agent_started_at=started_at, last_report_seq__lt=report["seq"])
-        | Q(last_seen_at__lt=now - silence)
-    )
-    return newer & Q(login__revoked_at=None)
+    return host.last_seen_at is not None and host.last_seen_at < now - silence
 
 
 def _note_gpus(host: Host, reports: list[GpuReport]) -> None:
+    """What changes all the time is written some times a minute; all else at once."""
+    key, now = (host.pk, host.registered_at), time.monotonic()
+    known = _written.get(key)
+    is_same = known is not None and known.lasting == _lasting(reports)
+    if is_same and known is not None and now - known.at < READINGS_EVERY_S:
+        return
     rows = [Gpu(host=host, **gpu) for gpu in reports]
     if rows:
         Gpu.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["host", "index"], update_fields=list(GPU_FIELDS)
         )
-    host.gpus.exclude(index__in=[gpu["index"] for gpu in reports]).delete()
+    if not is_same:
+        host.gpus.exclude(index__in=[gpu["index"] for gpu in reports]).delete()
+    transaction.on_commit(partial(_written.__setitem__, key, _Written(now, _lasting(reports))))
+
+
+def _lasting(reports: list[GpuReport]) -> list[dict[str, object]]:
+    return [{name: value for name, value in gpu.items() if name not in READINGS} for gpu in reports]
 
 
 def _note_servers(host: Host, report: HostReport) -> None:
@@ -138,6 +172,7 @@ def _end_stranger(host: Host, seen: ServerObservation) -> None:
 
 
 def _after_transition(server: Server) -> None:
+    transaction.on_commit(partial(moves.advance_all, server.deployment_id))
     if server.state == ServerState.VERIFYING:
         transaction.on_commit(partial(queueing.verify_server, server.pk, server.generation))
 

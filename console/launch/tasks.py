@@ -9,11 +9,9 @@ import threading
 from celery.signals import worker_ready
 
 from console.celery import app
-from console.fleet import moves
 from console.launch import adopted, reports, verification
 from console.launch import tick as ticking
 from console.launch.at_once import AtOnce
-from console.launch.contracts import HostReport
 from console.launch.inbox import Inbox
 
 _ticking, _looking = threading.Lock(), threading.Lock()
@@ -21,12 +19,7 @@ _checks = AtOnce(4)
 """Checks wait for servers that may not answer. A worker that also takes in reports keeps threads for those."""
 
 
-def take_report(report: HostReport) -> None:
-    if reports.take(report):
-        moves.advance_all()
-
-
-inbox = Inbox(take_report)
+inbox = Inbox(reports.take)
 
 
 @worker_ready.connect

@@ -194,3 +194,28 @@ def test_hand_offs_that_work_are_left_alone() -> None:
     answer_split_requests(server, 20)
     fresh = report_sample(server, external_kv_tokens=8000, local_compute_tokens=20)
     assert "not_transferred" not in fresh.kv_watch
+
+
+def test_readings_of_gpus_are_not_written_with_each_report_but_what_lasts_is() -> None:
+    def power_and_holders() -> tuple[float | None, list[object]]:
+        row = Gpu.objects.get(host__name="gpu09")
+        return row.power_w, row.holders
+
+    reports.take(make_report("gpu09", gpus=[make_gpu(0, power_w=100.0)]))
+    reports.take(make_report("gpu09", gpus=[make_gpu(0, power_w=200.0)]))
+    assert power_and_holders() == (100.0, [])
+    reports.take(make_report("gpu09", gpus=[make_gpu(0, power_w=300.0, holders=[{"pid": 7}])]))
+    assert power_and_holders() == (300.0, [{"pid": 7}])
+
+
+def test_readings_are_written_again_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "READINGS_EVERY_S", 0.0)
+    for power_w in (100.0, 200.0):
+        reports.take(make_report("gpu10", gpus=[make_gpu(0, power_w=power_w)]))
+    assert Gpu.objects.get(host__name="gpu10").power_w == 200.0
+
+
+def test_a_gpu_that_gave_its_place_to_another_is_gone() -> None:
+    reports.take(make_report("gpu11", gpus=[make_gpu(0), make_gpu(1)]))
+    reports.take(make_report("gpu11", gpus=[make_gpu(0), make_gpu(2)]))
+    assert list(Gpu.objects.filter(host__name="gpu11").values_list("index", flat=True)) == [0, 2]

@@ -4,6 +4,7 @@ import pytest
 from django.test import Client
 
 from console.fleet.models import Pair
+from console.fleet.pages import pairs
 from console.fleet.pages.pairs import matrix_of
 from console.fleet.states import PairState, ServerRole, ServerState
 from console.launch import parity
@@ -91,3 +92,14 @@ def test_a_viewer_cannot_compare(fleet: Fleet, viewer: Client) -> None:
     pair = make_pair(fleet)
     assert "Compare" not in viewer.get("/deployments/chat/pairs/").text
     assert viewer.post(f"/pairs/{pair.pk}/compare/").status_code == 403
+
+
+def test_a_large_fleet_shows_how_many_pairs_there_are_beside_its_yard(
+    fleet: Fleet, viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairs, "CELLS_BESIDE_THE_YARD", 0)
+    make_pair(fleet)
+    assert "1 of 1 pairs of ready servers are verified" in viewer.get("/deployments/chat/").text
+    address = "/deployments/chat/pairs/"
+    assert "1 of 1 pairs" in viewer.get(address, headers={"HX-Request": "true"}).text
+    assert "From prefill, to decode" in viewer.get(address).text

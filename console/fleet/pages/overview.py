@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db.models import Count, Prefetch, QuerySet
 
 from console.fleet.cards import degradations
-from console.fleet.models import Deployment, Host, Server
+from console.fleet.models import Deployment, Host, Server, attach_pairs
 from console.fleet.states import ServerRole
 from console.live.snapshot import mode
 from console.traffic.models import RequestRecord
@@ -71,11 +71,9 @@ def summaries(start: datetime, end: datetime) -> list[Summary]:
     """Every deployment with what finished in [start, end), in a number of queries that does not grow with them."""
     minutes = (end - start).total_seconds() / 60
     finished = _finished(start, end)
-    servers = Prefetch("servers", Server.objects.with_names().with_pairs())
-    return [
-        _summary(deployment, finished.get(deployment.pk, []), minutes)
-        for deployment in Deployment.objects.prefetch_related(servers)
-    ]
+    deployments = list(Deployment.objects.prefetch_related(Prefetch("servers", Server.objects.with_names())))
+    attach_pairs(server for deployment in deployments for server in deployment.servers.all())
+    return [_summary(deployment, finished.get(deployment.pk, []), minutes) for deployment in deployments]
 
 
 def _summary(deployment: Deployment, finished: list[tuple[float | None, float | None]], minutes: float) -> Summary:

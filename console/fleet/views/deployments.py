@@ -15,7 +15,7 @@ from console.fleet.errors import FleetError
 from console.fleet.forms import CloneForm, DeploymentForm
 from console.fleet.models import Deployment
 from console.fleet.pages.overview import COLUMNS, MODE_TEXT
-from console.fleet.pages.pairs import matrix_of
+from console.fleet.pages.pairs import beside_the_yard
 from console.fleet.pages.revisions import told_revisions
 from console.fleet.states import MoveStatus, ServerRole
 from console.gateway import loads
@@ -53,7 +53,7 @@ def yard(request: HttpRequest, name: str) -> HttpResponse:
         "role_choices": ServerRole.choices,
         "open_move": next((move for move in seen["moves"] if move["finished_at"] is None), None),
         "move_steps": MOVE_STEPS,
-        "matrix": matrix_of(deployment),
+        **beside_the_yard(deployment),
         "latest": latest_rows(deployment.pk, LATEST_SHOWN)[::-1],
         "blank_card": BLANK_CARD,
         "blank_request": BLANK_REQUEST,

@@ -10,7 +10,7 @@ from console.accounts.access import actor_of, needs
 from console.accounts.models import Role
 from console.fleet.errors import FleetError
 from console.fleet.models import Deployment, Pair
-from console.fleet.pages.pairs import matrix_of
+from console.fleet.pages.pairs import beside_the_yard, matrix_of
 from console.launch import parity
 
 
@@ -19,7 +19,9 @@ from console.launch import parity
 def matrix(request: HttpRequest, name: str) -> HttpResponse:
     """A region of the yard, and a page of its own."""
     deployment = get_object_or_404(Deployment, name=name)
-    context = {"section": "deployments", "deployment": deployment, "matrix": matrix_of(deployment)}
+    region = answers.is_region(request)
+    pairs = beside_the_yard(deployment) if region else {"matrix": matrix_of(deployment)}
+    context = {"section": "deployments", "deployment": deployment, **pairs}
     return render(request, "fleet/_pairs.html" if answers.is_region(request) else "fleet/pairs.html", context)
 
 
