@@ -25,7 +25,7 @@ from routing.paths import is_ours
 from routing.record import Observer, Record
 from routing.release import release
 from routing.reply import Request
-from routing.table import EMPTY, Deployment, Table
+from routing.table import EMPTY, Deployment, Server, Table
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -85,7 +85,8 @@ class Router:
         self._backends = {}
         for deployment in table.deployments.values():
             for server in deployment.servers:
-                self._backends[server.id] = self._backend(before.get(server.id), server.id, deployment)
+                limit = deployment.policy.max_connections_per_server
+                self._backends[server.id] = _backend(before.get(server.id), server, limit)
         for server_id, backend in before.items():
             if self._backends.get(server_id) is not backend:
                 backend.pool.retire()
@@ -93,15 +94,6 @@ class Router:
         if self._swapped is not None:
             self._swapped.set()
             self._swapped = None
-
-    def _backend(self, old: Backend | None, server_id: str, deployment: Deployment) -> Backend:
-        server = next(server for server in deployment.servers if server.id == server_id)
-        limit = deployment.policy.max_connections_per_server
-        if old is None or (old.server.generation, old.server.url) != (server.generation, server.url):
-            return Backend(server, limit)
-        old.server = server
-        old.pool.limit = limit
-        return old
 
     def _lay_out(self, deployment: Deployment) -> Layout:
         layout = lay_out(deployment, [self._backends[server.id] for server in deployment.servers])
@@ -282,6 +274,15 @@ class Router:
                 await self.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _backend(old: Backend | None, server: Server, limit: int) -> Backend:
+    """The one that is known already, unless the server was started anew since."""
+    if old is None or (old.server.generation, old.server.url) != (server.generation, server.url):
+        return Backend(server, limit)
+    old.server = server
+    old.pool.name, old.pool.limit = server.name, limit
+    return old
 
 
 class AsgiReply:

@@ -72,13 +72,20 @@ def lay_out(deployment: Deployment, backends: Sequence[Backend]) -> Layout:
     }
     layout = Layout(deployment, by_role["prefill"], by_role["decode"], by_role["plain"])
     layout.by_id = {backend.id: backend for backend in backends}
-    for prefill in layout.prefill:
-        layout.partners[prefill.id] = (
-            layout.decode
-            if deployment.pairs is None
-            else tuple(decode for decode in layout.decode if (prefill.id, decode.id) in deployment.pairs)
-        )
+    if deployment.pairs is None:
+        layout.partners = dict.fromkeys((prefill.id for prefill in layout.prefill), layout.decode)
+    else:
+        layout.partners = _partners(layout, deployment.pairs)
     return layout
+
+
+def _partners(layout: Layout, pairs: frozenset[tuple[str, str]]) -> dict[str, tuple[Backend, ...]]:
+    found: dict[str, list[Backend]] = {prefill.id: [] for prefill in layout.prefill}
+    for prefill_id, decode_id in pairs:
+        decode = layout.by_id.get(decode_id)
+        if prefill_id in found and decode is not None and decode.server.role == "decode":
+            found[prefill_id].append(decode)
+    return {prefill_id: tuple(decodes) for prefill_id, decodes in found.items()}
 
 
 class Chooser:
