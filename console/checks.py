@@ -1,6 +1,7 @@
 """System checks: one for each setting that one can get wrong, with a hint that says what to do."""
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -66,12 +67,33 @@ def _redis() -> Iterator[CheckMessage]:
             hint="Give redis://:password@host:6379/0, or leave it unset to start an embedded Valkey.",
             id="switchyard.E005",
         )
+    public = urlsplit(settings.BROKER_PUBLIC_URL)
+    if settings.BROKER_PUBLIC_URL and (public.scheme not in ("redis", "rediss") or not public.hostname):
+        yield Error(
+            "BROKER_PUBLIC_URL is not the address of a Redis or Valkey: no host could join.",
+            hint="Give the address by which hosts reach the broker: redis://broker.example.org:6379/0",
+            id="switchyard.E012",
+        )
+    if settings.VALKEY_BIND and not _is_address(settings.VALKEY_BIND):
+        yield Error(
+            f"VALKEY_BIND={settings.VALKEY_BIND!r} is not an address on which a program can listen.",
+            hint="Give this machine's address in the network of the hosts, such as 10.0.0.5, or 0.0.0.0 for all.",
+            id="switchyard.E013",
+        )
     if not settings.REDIS_PREFIX.replace("-", "").replace("_", "").isalnum():
         yield Error(
             f"REDIS_PREFIX={settings.REDIS_PREFIX!r} holds characters that part the names of keys.",
             hint="Use letters, digits, hyphens and underscores, for example REDIS_PREFIX=switchyard",
             id="switchyard.E006",
         )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return text == "*"
+    return True
 
 
 def _tempo() -> Iterator[CheckMessage]:

@@ -29,6 +29,8 @@ def test_the_defaults_raise_no_error() -> None:
         ({"PUBLIC_URL": "https://switchyard.example.org"}, "switchyard.E004"),
         ({"REDIS_URL": "127.0.0.1:6379"}, "switchyard.E005"),
         ({"REDIS_PREFIX": "a:b"}, "switchyard.E006"),
+        ({"BROKER_PUBLIC_URL": "broker.example.org:6379"}, "switchyard.E012"),
+        ({"VALKEY_BIND": "eth0"}, "switchyard.E013"),
         ({"TICK_EVERY_S": 0.0}, "switchyard.E007"),
         ({"HOST_UNREACHABLE_AFTER_S": 3.0}, "switchyard.E008"),
         ({"RECORDS_KEPT_DAYS": 0}, "switchyard.E009"),

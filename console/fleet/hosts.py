@@ -66,10 +66,10 @@ def set_maintenance(host_id: int, on: bool, actor: Actor, reason: str = "") -> H
 
 
 def suspect_ourselves() -> bool:
-    """Every host that ever reported is silent: far more likely the broker, the worker or our network than all of them.
+    """All hosts that may report and ever did are silent: far more likely the broker, the worker or our network.
 
     While this holds, nothing is concluded about hosts or servers.
     """
-    seen = Host.objects.exclude(last_seen_at=None)
+    seen = Host.objects.filter(login__revoked_at=None).exclude(last_seen_at=None)
     limit = timezone.now() - timedelta(seconds=settings.HOST_UNREACHABLE_AFTER_S)
     return seen.exists() and not seen.filter(last_seen_at__gte=limit).exists()

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ FILE = "join.json"
 ASK_TIMEOUT_S = 10.0
 ATTEMPTS = 3
 BETWEEN_ATTEMPTS_S = 1.0
+LOGIN_WAIT_S = 10.0
 NEW_TOKEN = (
     "Make a join token on the console's page that adds a host, and start the agent with the command shown there."
 )
@@ -90,19 +92,19 @@ def settle(state_dir: Path, name: str, console: str, token: str) -> tuple[Creden
     """
     kept = Kept(state_dir)
     known = asking = kept.read()
+    if bool(console) != bool(token):
+        raise CannotJoin(f"--console and --token belong together. {NEW_TOKEN}")
     if known and known.broker:
         try:
-            check_broker(known.url, if_refused=_revoked(name))
+            _check_login(known, name, wait_s=0.0 if console else LOGIN_WAIT_S)
         except CannotJoin as error:
-            if not (console and token):
+            if not console:
                 raise
             asking = None if isinstance(error, LoginRefused) else known
         else:
             return known, ""
-    if not console and not token:
+    if not console:
         return None
-    if not (console and token):
-        raise CannotJoin(f"--console and --token belong together. {NEW_TOKEN}")
     asking = asking or Credential(secret=secrets.token_urlsafe(32))
     # On disk before the console hears of it, so that a lost answer can be asked for again.
     kept.write(asking)
@@ -110,11 +112,29 @@ def settle(state_dir: Path, name: str, console: str, token: str) -> tuple[Creden
         answer = ask(console, token, name, asking.hashed)
     except Refused:
         kept.put_back(known)
+        if known is None or not known.broker:
+            raise
+        # A used token in a start-up script, and a broker that has forgotten the login for a moment.
+        with suppress(CannotJoin):
+            _check_login(known, name, LOGIN_WAIT_S)
+            return known, ""
         raise
     found = replace(asking, broker=answer["broker"], username=answer["username"], prefix=answer["prefix"])
     kept.write(found)
     check_broker(found.url)
     return found, answer["warning"]
+
+
+def _check_login(known: Credential, name: str, wait_s: float) -> None:
+    """A broker that has restarted knows no login until the console has made it again. Raises CannotJoin."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return check_broker(known.url, if_refused=_revoked(name))
+        except LoginRefused:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(BETWEEN_ATTEMPTS_S)
 
 
 class Refused(CannotJoin):

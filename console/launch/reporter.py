@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import redis
@@ -10,6 +11,8 @@ import redis
 from console.launch.contracts import HostReport
 from console.launch.joining import TIMEOUT_S
 
+REFUSED_FOR_S = 5.0
+"""A broker that has restarted knows no host's login until the console has made it again."""
 NOBODY = "the console does not take reports: its worker may be down"
 REFUSED = (
     "the broker does not take reports: it refuses the login of this host, which the console has revoked, or whose "
@@ -53,6 +56,7 @@ class Reporter:
         self._newest: HostReport | None = None
         self._offered = threading.Condition()
         self._trouble = ""
+        self._refused_since: float | None = None
 
     def offer(self, report: HostReport) -> None:
         with self._offered:
@@ -72,12 +76,21 @@ class Reporter:
     def _send(self, report: HostReport) -> None:
         try:
             heard = self._publish(report)
-        except (redis.AuthenticationError, redis.exceptions.NoPermissionError):
-            self._note("refused", REFUSED)
+        except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+            self._note_refusal(error)
         except (redis.RedisError, OSError) as error:
             self._note("away", f"the broker does not take reports: {error}")
         else:
+            self._refused_since = None
             self._note("" if heard else "unheard", NOBODY)
+
+    def _note_refusal(self, error: Exception) -> None:
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since >= REFUSED_FOR_S:
+            self._note("refused", REFUSED)
+        elif self._trouble != "refused":
+            self._note("away", f"the broker does not take reports: {error}")
 
     def _note(self, trouble: str, words: str) -> None:
         """Once per kind of trouble, not once per report."""

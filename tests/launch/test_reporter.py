@@ -84,12 +84,23 @@ def test_an_outage_is_logged_once_and_its_end_as_well(
 
 
 def test_a_host_whose_login_was_revoked_says_so_also_when_the_connection_broke_first(
-    reporter: Reporter, channel: Channel, caplog: pytest.LogCaptureFixture
+    reporter: Reporter, channel: Channel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("console.launch.reporter.REFUSED_FOR_S", 0.0)
     offer_in_trouble(reporter, channel, redis.ConnectionError("closed"), times=1)
     offer_in_trouble(reporter, channel, redis.AuthenticationError("invalid username-password pair"))
     wait_until(lambda: "start the agent with --console and --token" in caplog.text)
     assert caplog.text.count("refuses the login of this host") == 1
+
+
+def test_a_broker_that_has_just_restarted_does_not_count_as_a_revocation(
+    reporter: Reporter, channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer_in_trouble(reporter, channel, redis.AuthenticationError("invalid username-password pair"))
+    channel.before = lambda: None
+    reporter.offer(report(4))
+    wait_until(lambda: "taken again" in caplog.text)
+    assert "refuses the login of this host" not in caplog.text
 
 
 def test_that_nobody_takes_reports_is_said_once(
