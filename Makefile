@@ -37,10 +37,13 @@ lint: install-python
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 
-# Two runs: what shares nothing runs on two cores; what starts whole demos has the machine to itself.
+# Two runs, whatever becomes of the first: what shares nothing runs on two cores; what starts whole demos has the
+# machine to itself.
 test: install chromium
-	$(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS)
-	$(RUN) -m pytest -m "browser or whole_demo" $(TESTS)
+	@failed=0; \
+	$(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
+	$(RUN) -m pytest -m "browser or whole_demo" $(TESTS) || failed=1; \
+	exit $$failed
 
 real-engine:
 	@real-engine/setup.sh

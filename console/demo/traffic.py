@@ -91,7 +91,7 @@ class Sender:
             while await reader.read(65536):
                 pass
         finally:
-            writer.close()
+            writer.transport.abort()
 
     def _head(self, length: int) -> bytes:
         return (

@@ -20,6 +20,7 @@ class FakeConsole:
     def __init__(self, answers: bool = True) -> None:
         self.answers, self.heads, self.open, self.most_open = answers, list[bytes](), 0, 0
         self.news = asyncio.Condition()
+        self.served: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "FakeConsole":
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -28,8 +29,14 @@ class FakeConsole:
 
     async def __aexit__(self, *_: object) -> None:
         self.server.close()
+        for task in self.served:
+            task.cancel()
+        await asyncio.gather(*self.served, return_exceptions=True)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.served.add(task)
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:
@@ -43,7 +50,8 @@ class FakeConsole:
                 await reader.read()
         finally:
             self.open -= 1
-            writer.close()
+            writer.transport.abort()
+            await writer.wait_closed()
 
 
 @pytest.fixture
@@ -66,8 +74,10 @@ async def end_with_test(sender: Sender) -> None:
     try:
         await asyncio.Event().wait()
     finally:
-        for task in list(sender.under_way):
+        tasks = list(sender.under_way)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def arrived(console: FakeConsole, count: int) -> None:
