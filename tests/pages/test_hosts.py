@@ -1,9 +1,7 @@
 """Hosts: heartbeats, what they hold, joining one, and maintenance."""
 
 from datetime import timedelta
-from typing import Any
 
-import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -68,42 +66,6 @@ def test_more_hosts_cost_no_more_queries(fleet: Fleet, viewer: Client) -> None:
     for _ in range(4):
         make_host()
     assert queries() == few
-
-
-def test_joining_a_host_takes_one_command_with_the_password_covered(fleet: Fleet, admin: Client, settings: Any) -> None:
-    settings.REDIS_URL = "redis://:hunter2@10.0.0.1:6379/0"
-    page = admin.get("/hosts/new/", {"name": "gpu07"}).text
-    assert "agent --name gpu07 --broker" in page
-    shown = page.split('data-masked="')[1]
-    assert "hunter2" not in shown
-    assert "treat it like a root password" in page
-
-
-def test_a_broker_on_this_machine_is_pointed_out(fleet: Fleet, admin: Client, settings: Any) -> None:
-    settings.REDIS_URL = "redis://127.0.0.1:6379/0"
-    assert "The broker listens on this machine only" in admin.get("/hosts/new/").text
-    settings.REDIS_URL = "redis://10.0.0.1:6379/0"
-    assert "The broker listens on this machine only" not in admin.get("/hosts/new/").text
-
-
-def test_a_host_can_be_named_beforehand(fleet: Fleet, admin: Client) -> None:
-    answer = admin.post("/hosts/new/", {"name": "gpu07"})
-    assert answer.headers["Location"] == "/hosts/new/?name=gpu07"
-    assert Host.objects.get(name="gpu07").last_seen_at is None
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("", "This field is required."),
-        ("GPU 1", "Use lower-case letters, digits and hyphens"),
-        ("gpu01", "There is a host gpu01 already."),
-    ],
-)
-def test_a_name_that_will_not_do_is_answered_at_its_field(name: str, message: str, fleet: Fleet, admin: Client) -> None:
-    answer = admin.post("/hosts/new/", {"name": name})
-    assert answer.status_code == 400
-    assert message in answer.text
 
 
 def test_maintenance_is_switched_on_and_off(fleet: Fleet, admin: Client) -> None:

@@ -20,14 +20,13 @@ pytestmark = pytest.mark.django_db
 def test_without_a_host_it_shows_the_command_that_joins_one(valkey: object, admin: Client) -> None:
     page = admin.get("/").text
     assert "No host has joined yet" in page
-    assert "python manage.py agent --name gpu01 --broker" in page
+    assert "python manage.py agent --name gpu01 --console http://testserver" in page
 
 
-def test_the_brokers_password_is_covered(valkey: object, viewer: Client, settings: object) -> None:
+def test_the_brokers_password_is_not_there(valkey: object, viewer: Client, settings: object) -> None:
     settings.REDIS_URL = "redis://:hunter2@10.0.0.1:6379/0"  # type: ignore[attr-defined]
     page = viewer.get("/").text
     assert "hunter2" not in page
-    assert "10.0.0.1" in page
 
 
 def test_with_a_host_and_no_deployment_it_says_what_comes_next(valkey: object, operator: Client) -> None:

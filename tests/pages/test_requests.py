@@ -115,7 +115,7 @@ def test_the_chart_gets_the_gaps_of_the_request(fleet: Fleet, viewer: Client) ->
 
 
 def test_it_names_who_shared_its_server(fleet: Fleet, viewer: Client) -> None:
-    make_record(fleet.deployment, fleet.prefill, fleet.decode, "neighbour")
+    make_record(fleet.deployment, fleet.prefill, fleet.decode, "neighbour", received_at=fleet.record.received_at)
     assert "neighbour" in viewer.get("/requests/req-1/").text
 
 
