@@ -1,5 +1,6 @@
-"""Another machine joins: its agent is started as the pages say, and it takes servers from the form."""
+"""Another machine joins: its agent is started with the command of the page, and it takes servers from the form."""
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,17 +16,25 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture
-def other_host(demo: RunningDemo, tmp_path: Path) -> Iterator[str]:
-    """Its name. The agent has the broker's address and nothing else of the console."""
+def other_host(page: Page, demo: RunningDemo, tmp_path: Path) -> Iterator[str]:
+    """Its name. It has the page's command and nothing else of the console, and has appeared on that page by itself."""
+    page.goto("/hosts/new/")
+    page.get_by_label("Host's name").fill("gpu02")
+    page.get_by_role("button", name="Show the command").click()
+    command = shlex.split(page.locator("#agent-command").inner_text())
+    assert command[:2] == ["python", "manage.py"]
+    expect(page.locator("#joined-region")).to_contain_text("Nobody yet")
+
     state = tmp_path / "state"
-    argv = ["agent", "--name", "gpu02", "--address", "127.0.0.1", "--simulate-gpus", "2", "--state-dir", str(state)]
-    env = {**demo.env, "DATA_DIR": str(tmp_path / "data"), "REDIS_URL": demo.broker_url()}
+    argv = [*command[2:], "--address", "127.0.0.1", "--simulate-gpus", "2", "--state-dir", str(state)]
+    env = {**demo.env, "DATA_DIR": str(tmp_path / "data"), "REDIS_URL": "redis://127.0.0.1:1/0"}
     with (tmp_path / "agent.log").open("wb") as log:
         agent = subprocess.Popen(
             [sys.executable, "manage.py", *argv, "--port-range", "30100-30199"],
             cwd=ROOT, env=env, stdout=log, stderr=log,
         )  # fmt: skip
     try:
+        expect(page.locator("#joined-region")).to_contain_text("2 × Simulated GPU", timeout=30_000)
         yield "gpu02"
     finally:
         agent.terminate()
