@@ -1,5 +1,6 @@
 """Hand-offs that do not work: found before traffic by the canary, and on live traffic by the counters."""
 
+import secrets
 from typing import Any
 
 import httpx
@@ -42,7 +43,7 @@ def degradations(server: Server) -> dict[str, str]:
 
 def complete(running: Installation, server: Server) -> httpx.Response:
     """One request through the router, its prompt never sent before."""
-    words = " ".join(f"{number}{id(object())}" for number in range(80))
+    words = " ".join(secrets.token_hex(3) for _ in range(80))
     body = {"model": server.deployment.served_model_name, "prompt": words, "max_tokens": 4}
     url = f"http://127.0.0.1:{running.web_port}/v1/completions"
     return httpx.post(url, json=body, timeout=30, trust_env=False)
