@@ -1,4 +1,4 @@
-// On every page: copying, revealing, the dialog that asks, and short messages. Everything is delegated.
+// On every page: copying, the dialog that asks, and short messages. Everything is delegated.
 import { toast } from "./lib/toast.js";
 import { closeAsk, openAsk, waitInAsk } from "./lib/ask.js";
 
@@ -6,7 +6,7 @@ const isPoll = (event) => event.target.matches("[data-poll]");
 
 const copyText = async (button) => {
   const source = document.getElementById(button.dataset.copy);
-  const text = source.dataset.plain ?? source.textContent;
+  const text = source.textContent;
   try {
     await navigator.clipboard.writeText(text);
   } catch { // the clipboard is closed to pages that came over plain http
@@ -19,18 +19,10 @@ const copyText = async (button) => {
   setTimeout(() => { label.textContent = "Copy"; }, 1500);
 };
 
-const reveal = (button) => {
-  const target = document.getElementById(button.dataset.reveal);
-  const shown = button.getAttribute("aria-pressed") === "true";
-  target.textContent = shown ? target.dataset.masked : target.dataset.plain;
-  button.setAttribute("aria-pressed", String(!shown));
-};
-
 document.addEventListener("click", (event) => {
-  const button = event.target.closest("[data-copy], [data-reveal], [data-close-ask], a[data-ask]");
+  const button = event.target.closest("[data-copy], [data-close-ask], a[data-ask]");
   if (!button || event.ctrlKey || event.metaKey || event.shiftKey) return;
   if (button.dataset.copy) copyText(button);
-  if (button.dataset.reveal) reveal(button);
   if ("closeAsk" in button.dataset) {
     if (!document.getElementById("ask").open) return; // the same form as a page of its own: a plain link back
     event.preventDefault();
