@@ -185,19 +185,25 @@ class ServerQuerySet(models.QuerySet["Server"]):
         return self.select_related("deployment", "host")
 
     def with_pairs(self) -> "list[Server]":
-        """For cards of many servers: one more query, and no server is read twice, however many pairs there are."""
+        """For many servers: one more query, and no server is read twice, however many pairs there are."""
         servers = list(self)
-        attach_pairs(servers)
+        attach_pairs(servers, Pair.objects.all())
+        return servers
+
+    def with_doubtful_pairs(self) -> "list[Server]":
+        """For cards, which are silent about pairs that work."""
+        servers = list(self)
+        attach_pairs(servers, Pair.objects.doubtful())
         return servers
 
 
-def attach_pairs(servers: "Iterable[Server]") -> None:
-    """All servers of one or more deployments; their `pairs` then cost no query. A query for the pairs of all."""
+def attach_pairs(servers: "Iterable[Server]", pairs: "PairQuerySet") -> None:
+    """All servers of one or more deployments; what `pairs` holds of theirs then costs no query."""
     known = {server.pk: server for server in servers}
     for server in known.values():
         server.attached_pairs = []
     deployments = {server.deployment_id for server in known.values()}
-    for pair in Pair.objects.filter(prefill__deployment__in=deployments):
+    for pair in pairs.filter(prefill__deployment__in=deployments):
         if pair.prefill_id in known and pair.decode_id in known:
             pair.prefill, pair.decode = known[pair.prefill_id], known[pair.decode_id]
             _attach(pair, pair.prefill)
@@ -370,6 +376,14 @@ class PairQuerySet(models.QuerySet["Pair"]):
         """`Pair.is_current`, for the database."""
         return self.filter(
             prefill_generation=models.F("prefill__generation"), decode_generation=models.F("decode__generation")
+        )
+
+    def doubtful(self) -> "PairQuerySet":
+        """Those that get no traffic."""
+        return self.exclude(
+            state=PairState.VERIFIED,
+            prefill_generation=models.F("prefill__generation"),
+            decode_generation=models.F("decode__generation"),
         )
 
 

@@ -28,7 +28,7 @@ def yard(deployment_id: int, loads: Mapping[int, RouterLoad]) -> Yard | None:
     deployment = Deployment.objects.filter(pk=deployment_id).first()
     if deployment is None:
         return None
-    servers = Server.objects.filter(deployment=deployment).with_names().with_pairs()
+    servers = Server.objects.filter(deployment=deployment).with_names().with_doubtful_pairs()
     moves = Move.objects.filter(deployment=deployment).select_related("server")[:MOVES_SHOWN]
     return {
         "deployment": deployment.name,

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,8 @@ from tests.benchmark.scale_reports import DEPLOYMENT
 WARM_UP_S = 10.0
 VIEWS = 15
 DEATHS = 8
-TARGETS = {"cpu_total": 0.5, "page_median_ms": 300.0, "change_worst_s": 2.0}
+PRECEDENCE = -19
+TARGETS = {"cpu_total": 0.5, "page_median_ms": 300.0, "change_worst_s": 2.0, "oldest_report_s": 4.0}
 Figures = dict[str, float]
 
 
@@ -43,6 +44,11 @@ class Console:
     env: dict[str, str]
     cookie: str
     processes: dict[str, Running | psutil.Process]
+
+    def pids(self) -> list[int]:
+        return [
+            process.process.pid if isinstance(process, Running) else process.pid for process in self.processes.values()
+        ]
 
     def cpu_s(self) -> dict[str, float]:
         return {name: _cpu_s(process) for name, process in self.processes.items()}
@@ -100,6 +106,16 @@ def reporting(running: Console, counts: list[str]) -> Iterator["subprocess.Popen
             agents.stdin.close()
 
 
+def take_precedence(processes: Iterable[int]) -> None:
+    """Over all else that runs on this machine, which then does not count. Needs root."""
+    for pid in processes:
+        os.setpriority(os.PRIO_PROCESS, pid, PRECEDENCE)
+        # Each session is a group of its own to the scheduler, and the priority of the group is what counts.
+        group = Path(f"/proc/{pid}/autogroup")
+        if group.exists():
+            group.write_text(str(PRECEDENCE))
+
+
 def tell(agents: "subprocess.Popen[str]", line: str) -> float:
     """Unix time at which it was done."""
     assert agents.stdin is not None
@@ -120,14 +136,15 @@ async def measure(running: Console, agents: "subprocess.Popen[str]", seconds: fl
         await reading(socket, seconds)
         took = time.monotonic() - began
         used = {f"cpu_{name}": (after - before[name]) / took for name, after in running.cpu_s().items()}
+        oldest_s = await asyncio.to_thread(oldest_heartbeat_s, running)
         delays = []
         for number in range(DEATHS):
             delays.append(await change(socket, agents, servers - number))
             print(f"a death was seen after {delays[-1]:.2f} s", flush=True)
-    print(used)
     return {
         **used,
         "cpu_total": sum(used.values()),
+        "oldest_report_s": oldest_s,
         "change_median_s": statistics.median(delays),
         "change_worst_s": max(delays),
     }
@@ -156,6 +173,14 @@ async def change(socket: Any, agents: "subprocess.Popen[str]", server_id: int) -
                 and event["server"]["state"] == "failed"
             ):
                 return time.time() - killed_at
+
+
+def oldest_heartbeat_s(running: Console) -> float:
+    """Of all hosts. Near the time between two reports: the console keeps up with them."""
+    name, _, value = running.cookie.partition("=")
+    with httpx.Client(cookies={name: value}, trust_env=False, timeout=60) as client:
+        found = client.get(f"http://127.0.0.1:{running.port}/api/hosts", params={"limit": 500}).json()
+    return float(max(host["heartbeat_age_s"] for host in found["items"]))
 
 
 def page_times(running: Console) -> Figures:
@@ -192,6 +217,7 @@ def main() -> None:
     parser.add_argument("--servers", type=int, default=2, help="of each host")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--database", default="", help="address of an empty PostgreSQL database; SQLite without it")
+    parser.add_argument("--precedence", action="store_true", help="over other work of a busy machine; needs root")
     args = parser.parse_args()
     counts = [str(args.hosts), str(args.gpus), str(args.servers)]
     out = ROOT / "out"
@@ -203,6 +229,8 @@ def main() -> None:
     ):
         assert agents.stdout is not None
         agents.stdout.readline()
+        if args.precedence:
+            take_precedence([os.getpid(), agents.pid, *running.pids()])
         figures = asyncio.run(measure(running, agents, args.seconds, args.hosts * args.servers))
         figures |= page_times(running)
     (out / "scale.json").write_text(json.dumps(figures, indent=2))

@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db.models import Count, Prefetch, QuerySet
 
 from console.fleet.cards import degradations
-from console.fleet.models import Deployment, Host, Server, attach_pairs
+from console.fleet.models import Deployment, Host, Pair, Server, attach_pairs
 from console.fleet.states import ServerRole
 from console.live.snapshot import mode
 from console.traffic.models import RequestRecord
@@ -72,7 +72,7 @@ def summaries(start: datetime, end: datetime) -> list[Summary]:
     minutes = (end - start).total_seconds() / 60
     finished = _finished(start, end)
     deployments = list(Deployment.objects.prefetch_related(Prefetch("servers", Server.objects.with_names())))
-    attach_pairs(server for deployment in deployments for server in deployment.servers.all())
+    attach_pairs((server for deployment in deployments for server in deployment.servers.all()), Pair.objects.doubtful())
     return [_summary(deployment, finished.get(deployment.pk, []), minutes) for deployment in deployments]
 
 
