@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connection
+from django.db import connection, connections
 from pytest_django import Settings
 
 from console.accounts.models import Role
@@ -44,14 +44,28 @@ def own_valkey(tmp_path: Path, settings: Settings) -> Iterator[EmbeddedValkey]:
 
 @contextmanager
 def locked_database() -> Iterator[None]:
-    """Nobody can write meanwhile."""
+    """Nobody can change a row meanwhile; on PostgreSQL nobody can read the routing epoch either."""
+    lock = sqlite_lock() if connection.vendor == "sqlite" else postgres_lock()
+    with lock:
+        yield
+
+
+@contextmanager
+def sqlite_lock() -> Iterator[None]:
     path = str(connection.settings_dict["NAME"])
-    with closing(sqlite3.connect(path, isolation_level=None)) as lock:
-        lock.execute("BEGIN EXCLUSIVE")
-        try:
-            yield
-        finally:
-            lock.execute("ROLLBACK")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
+
+
+@contextmanager
+def postgres_lock() -> Iterator[None]:
+    with closing(connection.copy()) as other, other.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"LOCK TABLE {Epoch._meta.db_table} IN ACCESS EXCLUSIVE MODE")
+        yield
+        cursor.execute("ROLLBACK")
 
 
 def ask(web: RunningWeb, tokens: int = 5) -> str:
@@ -111,10 +125,15 @@ def test_a_restart_without_a_database_serves_what_was_served_before(
         ask(web)
 
 
+def change_a_row() -> None:
+    Epoch.bump()
+    connections.close_all()
+
+
 async def page_that_writes(scope: Scope, receive: Receive, send: Send) -> None:
     """Stands for any page that needs the locked database."""
     await receive()
-    await sync_to_async(Epoch.bump, thread_sensitive=False)()
+    await sync_to_async(change_a_row)()
     await send({"type": "http.response.start", "status": 204, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 

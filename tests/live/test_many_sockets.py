@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 import redis
+from django.db import connections
 from websockets.asyncio.client import ClientConnection as AsyncConnection
 from websockets.asyncio.client import connect as connect_async
 from websockets.typing import Origin
@@ -155,7 +156,9 @@ def calls_in_three_seconds(calls: list[str]) -> set[str]:
 
 async def test_two_hundred_sockets_get_a_frame_within_a_second(valkey: "redis.Redis", transactional_db: None) -> None:
     def prepare() -> tuple[int, str]:
-        return make_deployment("chat").pk, session_of(make_user())
+        made = make_deployment("chat").pk, session_of(make_user())
+        connections.close_all()
+        return made
 
     deployment_id, session = await asyncio.to_thread(prepare)
     web = await asyncio.to_thread(RunningWeb().__enter__)
