@@ -17,6 +17,7 @@ from routing.errors import BadAnswer, Headers, LegError
 from routing.handoff import Handoff
 from routing.http1 import Head
 from routing.leg import Leg
+from routing.loads import take
 from routing.record import Record
 from routing.relay import StreamRelay
 from routing.sse import DIALECTS, Scanner
@@ -73,7 +74,12 @@ class Attempt:
 
     async def run(self) -> None:
         if self._choice.prefill is not None:
-            self.handoff = await self._prefill()
+            # Counted on the decode server from now on: choices made meanwhile see it, and it keeps a place there.
+            place = take(self._choice.decode.load, streams=1)
+            try:
+                self.handoff = await self._prefill()
+            finally:
+                place.give_back()
             self.on_prefill = False
         if self._job.client_left():
             raise asyncio.CancelledError

@@ -35,7 +35,7 @@ class Backend:
         return self.server.accepting and self.circuit.allows(now) and self.load.inflight < self.pool.limit
 
     def is_silent(self, now: float) -> bool:
-        if not self.load.inflight:
+        if not self.pool.in_use:
             return False
         limit_s = SILENT_PREFILL_S if self.server.role == "prefill" else SILENT_DECODE_S
         return now - self.pool.last_byte_at > limit_s

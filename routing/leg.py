@@ -33,7 +33,7 @@ class Leg:
         self.backend = backend
         self.connection: Connection | None = None
         self._timeouts = timeouts
-        if not backend.load.inflight:
+        if not backend.pool.in_use:
             backend.pool.last_byte_at = time.monotonic()
         self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
         self._gave_tokens = False

@@ -12,7 +12,7 @@ class Load:
     """Counts of one server, all by this router."""
 
     inflight: int = 0
-    """Requests sent and not yet answered in full."""
+    """Requests sent and not yet answered in full; on a decode server also those whose prompt is being computed."""
     streams: int = 0
     """Of these, answers that clients are reading (decode and plain servers)."""
     prompt_tokens: int = 0

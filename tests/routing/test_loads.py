@@ -65,6 +65,23 @@ async def test_a_handoff_counts_on_its_prefill_server_until_the_first_token() ->
         assert place.nothing_is_held()
 
 
+async def test_a_burst_spreads_over_decode_servers_while_its_prompts_are_computed() -> None:
+    go = asyncio.Event()
+
+    async def waits(seen: Seen, wire: Wire) -> None:
+        await go.wait()
+        await wire.json(prefill_answer())
+
+    async with site({"P1": waits, "D1": streams(), "D2": streams(), "D3": streams(), "D4": streams()}) as place:
+        requests = [asyncio.create_task(place.chat(stream=True)) for _ in range(40)]
+        await until(lambda: place.router.loads()["P1"].inflight == 40)
+        assert [place.router.loads()[name].inflight for name in ("D1", "D2", "D3", "D4")] == [10, 10, 10, 10]
+        go.set()
+        await asyncio.gather(*requests)
+        assert [len(place[name].seen) for name in ("D1", "D2", "D3", "D4")] == [10, 10, 10, 10]
+        assert place.nothing_is_held()
+
+
 async def test_prompt_tokens_in_flight_are_estimated_from_the_prompts_length() -> None:
     go = asyncio.Event()
 
