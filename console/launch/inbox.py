@@ -4,6 +4,7 @@ The channel, not the report, says who speaks. Of one host only the newest waits;
 the row says which of them was first.
 """
 
+import contextlib
 import json
 import logging
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import redis
 from django.conf import settings
-from django.db import close_old_connections
+from django.db import connections
 
 from console import valkey
 from console.launch.contracts import HostReport
@@ -23,6 +24,7 @@ AT_ONCE = 4
 RETRY_AFTER_S = 0.5
 READ_TIMEOUT_S = 5.0
 PING_EVERY_S = 5
+CLOSE_LIMIT_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +48,10 @@ class Inbox:
         self._ending.set()
         if self._listener.is_alive():
             self._listener.join()
-        self._threads.shutdown(cancel_futures=True)
+        together = threading.Barrier(AT_ONCE)
+        for _ in range(AT_ONCE):
+            self._threads.submit(_close_connections, together)
+        self._threads.shutdown()
 
     def _hear(self) -> None:
         while not self._ending.is_set():
@@ -88,22 +93,30 @@ class Inbox:
         self._threads.submit(self._hand_on, host)
 
     def _hand_on(self, host: str) -> None:
-        """Until nothing newer has come meanwhile."""
+        """Until nothing newer has come meanwhile.
+
+        Each thread keeps its connection: a new one for each report would cost the database more than the report.
+        """
         while (report := self._next(host)) is not None:
-            close_old_connections()
             try:
                 self._take(report)
             except Exception:
                 logger.exception("a report of %s could not be taken in", host)
-            finally:
-                close_old_connections()
+                connections.close_all()  # a restarted database is found again
 
     def _next(self, host: str) -> HostReport | None:
         with self._lock:
-            report = self._newest.pop(host, None)
+            report = None if self._ending.is_set() else self._newest.pop(host, None)
             if report is None:
                 self._busy.discard(host)
             return report
+
+
+def _close_connections(together: threading.Barrier) -> None:
+    """Each thread closes its own: `together` keeps one from doing it twice while another does not at all."""
+    with contextlib.suppress(threading.BrokenBarrierError):
+        together.wait(CLOSE_LIMIT_S)
+    connections.close_all()
 
 
 def _read(data: bytes) -> Any:
