@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from django.conf import settings
 
 from tests.launch.agents import AgentProcess
 from tests.launch.hosts import stand_in, wait_until
@@ -24,6 +25,14 @@ def test_the_first_report_describes_the_host(agent: AgentProcess) -> None:
     assert (report["host"], report["address"], report["servers"]) == ("gpu01", "127.0.0.1", [])
     assert list(report["inventory"]["port_range"]) == [21500, 21599]
     assert [gpu["index"] for gpu in report["gpus"]] == [0, 1]
+
+
+def test_an_agent_told_to_end_while_it_starts_gives_its_name_back(agent: AgentProcess, valkey: "redis.Redis") -> None:
+    key = f"{settings.REDIS_PREFIX}:agent:gpu01"
+    agent.start()
+    assert valkey.exists(key)
+    assert agent.signal(signal.SIGTERM) == 0
+    assert not valkey.exists(key)
 
 
 def test_servers_outlive_a_killed_agent_and_are_adopted(agent: AgentProcess) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import re
+import signal
+import sys
 import warnings
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
@@ -86,6 +88,8 @@ class Command(BaseCommand):
         add("--state-dir", type=Path, metavar="DIR", help="where state and logs are kept; default: DATA_DIR/hosts/NAME")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        # Until the worker takes signals itself, some seconds on a busy host; the name at the broker is given back.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         try:
             broker = self._broker(options)
             self._serve(self._settle(options, broker), broker)
