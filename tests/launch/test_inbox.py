@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 from django.conf import settings
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from console.launch.contracts import HostReport
-from console.launch.inbox import Inbox
+from console.launch.inbox import AT_ONCE, Inbox
 from console.launch.reporter import channel_of
 from tests.launch.hosts import wait_until
 
@@ -95,3 +97,20 @@ def test_a_report_that_cannot_be_taken_in_does_not_keep_the_next_one_out(
     wait_until(lambda: "could not be taken in" in caplog.text)
     inbox.accept(GPU01, said("gpu01", 2))
     wait_until(lambda: taken.seqs == [2])
+
+
+def test_a_thread_keeps_its_connection_until_the_end(taken: Taken) -> None:
+    used: list[tuple[BaseDatabaseWrapper, object]] = []
+
+    def connect() -> None:
+        connections["default"].ensure_connection()
+        used.append((connections["default"], connections["default"].connection))
+
+    taken.before = connect
+    inbox = Inbox(taken.take)
+    for number in range(12):
+        inbox.accept(channel_of(settings.REDIS_PREFIX, f"gpu{number}"), said(f"gpu{number}", 1))
+    wait_until(lambda: len(taken.seqs) == 12)
+    assert len({id(connection) for _, connection in used}) == len({id(wrapper) for wrapper, _ in used}) <= AT_ONCE
+    inbox.end()
+    assert {wrapper.connection for wrapper, _ in used} == {None}
