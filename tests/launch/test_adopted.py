@@ -178,6 +178,7 @@ def route_of_an_answer(running: Installation) -> str:
     url = f"http://127.0.0.1:{running.web_port}/v1/completions"
     body = {"model": NAME, "prompt": "word " * 60, "max_tokens": 4}
     try:
-        return httpx.post(url, json=body, timeout=30, trust_env=False).headers.get("x-switchyard-route", "")
+        answer = httpx.post(url, json=body, timeout=30, trust_env=False)
     except httpx.ConnectError:
         return ""
+    return str(answer.headers.get("x-switchyard-route", ""))
