@@ -16,8 +16,8 @@ import httpx
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-START_LIMIT_S = 120.0
-STOP_LIMIT_S = 20.0
+START_LIMIT_S = 240.0
+STOP_LIMIT_S = 60.0
 NOT_INHERITED = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY")
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ def simulated() -> Plan:
         },
         servers=((prefill, (0,)), (prefill, (1,)), (decode, (2,)), (decode, (3,))),
         simulated_gpus=4,
-        ready_limit_s=60,
+        ready_limit_s=120,
     )
 
 

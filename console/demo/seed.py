@@ -24,7 +24,7 @@ from console.gateway.publish import changed
 USERNAME = "admin"
 SECRET_NAME = "demo"
 POLL_S = 0.2
-HOST_LIMIT_S = 60.0
+HOST_LIMIT_S = 120.0
 
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from tests.running import ROOT, RunningDemo
+from tests.running import ROOT, RunningDemo, wait_for
 
 # Without the network flags Chromium calls home at every start, and waits where nothing answers.
 CHROMIUM_FLAGS = [
@@ -22,6 +22,7 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+expect.set_options(timeout=30_000)  # on a busy machine a page takes its time
 SCREENSHOTS = ROOT / "out" / "screenshots"
 
 
@@ -97,6 +98,19 @@ def yard(page: Page, demo: RunningDemo) -> Page:
 def screenshots() -> Path:
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     return SCREENSHOTS
+
+
+def name_it(form: Page, name: str) -> None:
+    """As the last thing before the button, and again should the form have been drawn anew meanwhile."""
+    field = form.get_by_label("Name")
+
+    def is_named() -> bool:
+        if field.input_value() != name:
+            field.fill(name)
+            return False
+        return True
+
+    wait_for(is_named, what="the name stands in the form")
 
 
 def log_in(page: Page, username: str, password: str) -> None:

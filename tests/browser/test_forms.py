@@ -3,6 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import name_it
 from tests.running import RunningDemo
 
 pytestmark = pytest.mark.browser
@@ -36,8 +37,7 @@ def test_the_exact_command_is_shown_before_anything_starts(form: Page, demo: Run
 
 def test_a_server_can_be_added_without_starting_it(form: Page, demo: RunningDemo) -> None:
     choose_gpu(form, 1)
-    form.get_by_label("Name").fill("spare")
-    expect(form.locator("#preview")).to_be_visible()
+    name_it(form, "spare")
     form.get_by_role("button", name="Add, start later").click()
     expect(form.locator(".track[data-role=plain] .server", has_text="spare")).to_be_visible()
     server = demo.servers()["spare"]

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from console.demo.servers import LaunchedServers
+from tests.browser.conftest import name_it
 from tests.running import ROOT, RunningDemo
 
 pytestmark = pytest.mark.browser
@@ -40,6 +41,7 @@ def other_host(page: Page, demo: RunningDemo, tmp_path: Path) -> Iterator[str]:
         agent.terminate()
         agent.wait(20)
         LaunchedServers(state).end()
+        demo.delete("/api/hosts/gpu02")
 
 
 def test_another_host_joins_and_runs_a_server_added_by_the_form(page: Page, demo: RunningDemo, other_host: str) -> None:
@@ -49,11 +51,12 @@ def test_another_host_joins_and_runs_a_server_added_by_the_form(page: Page, demo
     page.goto(f"/deployments/{demo.demo['deployment']}/servers/new/?role=plain")
     page.get_by_label("Host").select_option(other_host)
     expect(page.get_by_text(f"GPUs of {other_host}")).to_be_visible()
-    page.get_by_label("Name").fill("visitor")
     boxes = page.locator("[name=gpu_indexes]")
     expect(boxes).to_have_count(2)
     boxes.first.set_checked(True, force=True)
     expect(page.locator("#preview")).to_contain_text("CUDA_VISIBLE_DEVICES=0")
+    page.wait_for_load_state("networkidle")
+    name_it(page, "visitor")
     page.get_by_role("button", name="Add and start").click()
 
     card = page.locator(".track[data-role=plain] .server", has_text="visitor")
