@@ -13,8 +13,7 @@ STREAMS_MAY_END_S = 3
 SWITCH_INTERVAL_S = 0.0001
 """How long a page's thread may keep Python's lock while the event loop waits for it.
 
-Measured with ten browsers loading pages beside eight streams, 99th percentile of the gaps: 155 ms with Python's own
-0.005, 87 ms with 0.001, 41 ms with 0.0001; 40 ms past this process on the same busy machine. Pages got no slower.
+`docs/architecture.md` has the figures. Pages got no slower.
 """
 LARGEST_SOCKET_MESSAGE_BYTES = 64 * 1024
 
