@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from console.accounts.audit import SYSTEM, record
-from console.fleet import moves
+from console.fleet import admission, moves
 from console.fleet.models import Gpu, Host, Server, name_validator
 from console.fleet.signals import host_changed
 from console.fleet.states import ServerState
@@ -71,10 +71,13 @@ def take(report: HostReport) -> bool:
 
 
 def _note_host(report: HostReport) -> Host | None:
-    """The host, its row locked; None when a newer report is known."""
+    """The host, its row locked; None when a newer report is known.
+
+    A host whose login was revoked is not believed at all: it may still know another way to the broker.
+    """
     now = timezone.now()
     host, joined = _locked(report["host"])
-    if not _is_news(host, report, now):
+    if admission.login_of(host) == "revoked" or not _is_news(host, report, now):
         return None
     was_reachable, old_address = host.is_reachable, host.address
     fields = {
@@ -97,7 +100,7 @@ def _note_host(report: HostReport) -> Host | None:
 
 def _locked(name: str) -> tuple[Host, bool]:
     """And whether it has just joined."""
-    host = Host.objects.select_for_update().filter(name=name).first()
+    host = Host.objects.select_related("login").select_for_update(of=("self",)).filter(name=name).first()
     return (host, False) if host is not None else Host.objects.get_or_create(name=name)
 
 

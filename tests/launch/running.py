@@ -203,6 +203,10 @@ def wait_for_state(server: Server, state: ServerState, patience_s: float = PATIE
     return found
 
 
+GPUS = 32
+"""More than the tests of any module take."""
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Installation]:
     """Worker, beat, router and one host with many simulated GPUs, shared by the tests of a module."""
@@ -214,7 +218,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) ->
             installation.run_worker()
             installation.run_beat()
             installation.run_web()
-            installation.run_agent(gpus=16)
+            installation.run_agent(gpus=GPUS)
             yield installation
         finally:
             installation.end()

@@ -13,6 +13,7 @@ from tests.environment import VALKEY
 from tests.factories import OPERATOR
 from tests.launch.clients import CLIENTS, traffic, wait_for_more
 from tests.launch.running import (
+    GPUS,
     Installation,
     add_server,
     make_deployment,
@@ -102,7 +103,7 @@ def test_an_agent_killed_leaves_its_servers_and_finds_them_again(running: Instal
     engine = only_engine(running, server)
     running.kill("gpu01")
     assert runs(engine)
-    running.run_agent(gpus=16)
+    running.run_agent(gpus=GPUS)
     host = server.own_host
     seen_before = Host.objects.get(pk=host.pk).agent_started_at
     wait_for(lambda: Host.objects.get(pk=host.pk).agent_started_at != seen_before, "the new agent's report")
