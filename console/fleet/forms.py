@@ -261,6 +261,8 @@ class ServerForm(PageForm):
         required=False,
         validators=[name_validator],
         help_text="Empty: the deployment's name and a number.",
+        # What is typed while the choices around it are fetched anew must not be lost.
+        widget=forms.TextInput(attrs={"hx-preserve": "true"}),
     )
 
     def __init__(self, *args: Any, host: Host | None, **kwargs: Any) -> None:

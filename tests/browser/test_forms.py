@@ -45,6 +45,17 @@ def test_a_server_can_be_added_without_starting_it(form: Page, demo: RunningDemo
     assert demo.delete(f"/api/servers/{server['id']}").status_code == 200
 
 
+def test_a_name_typed_while_the_choices_are_fetched_anew_is_kept(form: Page) -> None:
+    choose_gpu(form, 1)
+    form.route("**/servers/new/?*", lambda route: None)
+    form.locator("[name=role][value=decode]").set_checked(True, force=True)
+    form.wait_for_function("() => document.querySelector('#server-choices.htmx-request')")
+    form.get_by_label("Name").fill("typed-meanwhile")
+    form.unroute("**/servers/new/?*")  # lets go on what was held
+    expect(form.locator("#preview")).to_contain_text("kv_consumer")
+    expect(form.get_by_label("Name")).to_have_value("typed-meanwhile")
+
+
 def test_starting_on_a_gpu_that_is_held_is_refused_with_the_holder(form: Page, demo: RunningDemo) -> None:
     before = demo.servers().keys()
     choose_gpu(form, 1)
