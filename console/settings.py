@@ -11,6 +11,8 @@ from console import env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = env.folder("DATA_DIR", BASE_DIR / "data")
+# It holds keys, sessions and the broker's password: nobody else's business on this machine.
+DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 NODE_MODULES = env.folder("NODE_MODULES", BASE_DIR / "node_modules")
 
 
@@ -21,7 +23,6 @@ def kept_secret(name: str) -> str:
     path = DATA_DIR / name.lower()
     if path.exists():
         return path.read_text()
-    DATA_DIR.mkdir(parents=True, exist_ok=True)
     made = secrets.token_urlsafe(48)
     try:
         path.touch(mode=0o600, exist_ok=False)
@@ -34,9 +35,11 @@ def kept_secret(name: str) -> str:
 def database(url: str) -> dict[str, Any]:
     """`postgres://user:password@host:port/name`, or an empty string for SQLite (WAL) in DATA_DIR."""
     if not url:
+        file = DATA_DIR / "switchyard.sqlite3"
+        file.touch(mode=0o600)  # SQLite gives its journal and log the same
         return {
             "ENGINE": "django.db.backends.sqlite3",
-            "NAME": DATA_DIR / "switchyard.sqlite3",
+            "NAME": file,
             # A file as well: threads share it with the locks of the real one, which memory would not show.
             "TEST": {"NAME": DATA_DIR / "test.sqlite3"},
             "OPTIONS": {
