@@ -22,9 +22,11 @@ from console.fleet.states import (
 )
 
 name_validator = RegexValidator(
-    r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
-    "Use lower-case letters, digits and hyphens, at most 63, starting and ending with a letter or digit.",
+    r"^(?!new$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+    "Use lower-case letters, digits and hyphens, at most 63, starting and ending with a letter or digit; not “new”, "
+    "which the pages' addresses use.",
 )
+no_flag_validator = RegexValidator(r"^[^-]", "It cannot begin with a hyphen: the engine would read it as an option.")
 
 
 class Engine(models.TextChoices):
@@ -116,9 +118,9 @@ class Deployment(models.Model):
     """One served model name: its engine arguments, its servers, its routing policy and its objectives."""
 
     name = models.CharField(max_length=63, unique=True, validators=[name_validator])
-    model = models.CharField(max_length=500)
+    model = models.CharField(max_length=500, validators=[no_flag_validator])
     """Model path or repository name. The same string goes to every server: it is part of the KV compatibility hash."""
-    served_model_name = models.CharField(max_length=200, unique=True)
+    served_model_name = models.CharField(max_length=200, unique=True, validators=[no_flag_validator])
     engine = models.CharField(max_length=16, choices=Engine.choices, default=Engine.VLLM)
     engine_args = models.JSONField(default=list)
     """Extra arguments, a list of strings, for every server whatever its role."""

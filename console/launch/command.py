@@ -88,6 +88,9 @@ class LaunchInputs:
 
 def build(inputs: LaunchInputs) -> LaunchSpec:
     """Raises BadArguments."""
+    for word in (inputs.model, inputs.served_model_name):
+        if word.startswith("-"):
+            raise BadArguments(f"{word!r} cannot be a model's name: the engine would read it as an option")
     check_arguments(inputs.engine_args)
     check_environment(inputs.engine_env)
     env, secret_env = _environment(inputs)

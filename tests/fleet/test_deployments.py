@@ -32,7 +32,10 @@ def test_a_deployment_is_created_with_a_key_for_its_servers() -> None:
     [
         ("name", "Not A Name"),
         ("name", ""),
+        ("name", "new"),
         ("model", ""),
+        ("model", "--max-model-len=77"),
+        ("served_model_name", "-x"),
         ("served_model_name", ""),
         ("engine", "tgi"),
         ("kv_load_failure_policy", "hope"),
