@@ -196,7 +196,7 @@ class Exchange:
     async def _is_too_long(self, ask: Ask, prefill: Backend, decode: Backend) -> bool:
         found = fit(ask.body, ask.prompt_bytes, prefill, decode)
         if found == "unknown" and self.record.path in COUNTABLE:
-            return await is_too_long(decode, ask.body, [(b"content-type", b"application/json")])
+            return await is_too_long(prefill, decode, ask.body, [(b"content-type", b"application/json")])
         return found == "too long"
 
 

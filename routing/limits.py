@@ -1,7 +1,7 @@
 """Whether a request is within the decode server's context, found out before a prefill server computes its prompt.
 
 A prefill server is asked for one token only, so it takes prompts that leave the decode server no room for the answer,
-and after that the decode server refuses. A request that may be too long is counted first, by the decode server's own
+and after that the decode server refuses. A request that may be too long is counted first, by the prefill server's
 tokenizer; one that is too long goes there without a prefill, to be refused in the engine's own words.
 """
 
@@ -50,11 +50,12 @@ def fit(body: Mapping[str, Any], prompt_bytes: int, prefill: Backend, decode: Ba
     return "unknown" if prompt_bytes / FEWEST_BYTES_PER_TOKEN + answer > limit else "fits"
 
 
-async def is_too_long(decode: Backend, body: Mapping[str, Any], headers: Headers) -> bool:
-    """Counts by the server's tokenizer. A server that cannot count has the last word on the request itself."""
+async def is_too_long(prefill: Backend, decode: Backend, body: Mapping[str, Any], headers: Headers) -> bool:
+    """Counts by the prefill server's tokenizer, which is the same one, so that no stream of the decode server waits
+    for a long text. When it cannot count, the engines have the last word on the request itself."""
     asked = dump({name: body[name] for name in COUNTED_FIELDS if name in body})
     try:
-        with Leg(decode, TOKENIZE_TIMEOUTS) as leg:
+        with Leg(prefill, TOKENIZE_TIMEOUTS) as leg:
             await leg.open("POST", "/tokenize", headers, asked)
             counted = orjson.loads(await leg.read())["count"]
     except (LegError, ValueError, KeyError, TypeError):

@@ -39,17 +39,19 @@ def test_a_server_of_unknown_length_is_not_checked() -> None:
     assert fit({"max_tokens": 10**9}, 10**9, made("prefill", None), made("decode", None)) == "fits"
 
 
-def decode(counted: int) -> Any:
+def prefill(counted: int) -> Any:
     async def script(seen: Seen, wire: Wire) -> None:
         if seen.path == "/tokenize":
             assert seen.body["messages"]
-            await wire.json({"count": counted, "max_model_len": 4096})
-        elif counted > 4096:
-            await wire.json(TOO_LONG, 400)
+            await wire.json({"count": counted, "max_model_len": 8192})
         else:
-            await streams()(seen, wire)
+            await prefills(seen, wire)
 
     return script
+
+
+async def refuses(seen: Seen, wire: Wire) -> None:
+    await wire.json(TOO_LONG, 400)
 
 
 def with_limits(place: Site) -> None:
@@ -58,16 +60,17 @@ def with_limits(place: Site) -> None:
 
 
 async def test_a_prompt_too_long_for_decode_is_refused_in_its_words_without_prefill() -> None:
-    async with site({"P1": prefills, "D1": decode(5000)}) as place:
+    async with site({"P1": prefill(5000), "D1": refuses}) as place:
         with_limits(place)
         answer = await place.post(chat_body(extra="x" * 20_000))
-        assert place["P1"].seen == []
+        assert [seen.path for seen in place["P1"].seen] == ["/tokenize"]
+        assert len(place["D1"].seen) == 1
     assert (answer.status, answer.json) == (400, TOO_LONG)
     assert answer.headers["x-switchyard-reason"] == "too long for the decode server"
 
 
 async def test_a_prompt_that_only_looked_too_long_is_split() -> None:
-    async with site({"P1": prefills, "D1": decode(4000)}) as place:
+    async with site({"P1": prefill(4000), "D1": streams()}) as place:
         with_limits(place)
         answer = await place.post(chat_body(stream=True, extra="x" * 20_000))
         record = await place.record()
