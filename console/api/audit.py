@@ -8,7 +8,7 @@ from ninja import Query, Router, Schema
 from pydantic import Field, JsonValue
 
 from console.accounts.models import AuditEntry
-from console.api.identity import OPERATOR
+from console.api.identity import VIEWER
 from console.api.shapes import Page, Paging, Text, given, page
 
 router = Router(tags=["audit"])
@@ -31,7 +31,7 @@ class AuditFilters(Paging):
     target: Text | None = Field(None, description="As it stands in the trail: `server chat-1`, `deployment chat`, …")
 
 
-@router.get("", response=Page[AuditOut], auth=OPERATOR)
+@router.get("", response=Page[AuditOut], auth=VIEWER)
 def list_audit(request: HttpRequest, filters: Query[AuditFilters]) -> dict[str, Any]:
     """Who changed what, newest first."""
     return page(AuditEntry.objects.filter(**given(filters)), filters, AuditOut.from_orm)

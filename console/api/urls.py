@@ -11,4 +11,4 @@ patterns, _, _ = api.urls
 for pattern in patterns:
     pattern.callback = speaking_json(pattern.callback)  # type: ignore[arg-type]
 
-urlpatterns = [path("join", join, name="join"), *patterns, re_path("", unknown_path)]
+urlpatterns = [path("", unknown_path), path("join", join, name="join"), *patterns, re_path("", unknown_path)]

@@ -15,9 +15,10 @@ from tests.api.calls import Api
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.parametrize("path", ["/nowhere", "/", ""])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_an_unknown_path_is_not_found_in_json(method: str) -> None:
-    answer = Api(Role.VIEWER).call(method, "/nowhere")
+def test_an_unknown_path_is_not_found_in_json(method: str, path: str) -> None:
+    answer = Api(Role.VIEWER).call(method, path)
     assert (answer.status, answer.error["code"]) == (404, "not_found")
 
 
