@@ -3,7 +3,7 @@
 import statistics
 from typing import TypedDict
 
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from console.fleet.models import Deployment, Move, Server, WhenNoPair
 from console.fleet.states import MOVE_OPEN, MoveStatus, ServerRole, ServerState
@@ -64,13 +64,17 @@ def preview_of(server: Server, role: ServerRole) -> MovePreview:
 
 
 def expected_s(deployment: Deployment, role: str) -> float | None:
-    """From moves of this deployment to `role`, else from its servers' own starts."""
-    done = Move.objects.filter(deployment=deployment, to_role=role, status=MoveStatus.DONE).order_by("-id")
-    times = [move.out_of_service.total_seconds() for move in done[:PAST_STARTS] if move.out_of_service]
+    """From moves of this deployment to `role`, else to any, else from its servers' own starts."""
+    done = Move.objects.filter(deployment=deployment, status=MoveStatus.DONE).order_by("-id")
+    times = _out_of_service_s(done.filter(to_role=role)) or _out_of_service_s(done)
     if not times:
         starts = deployment.servers.filter(ready_at__gt=F("started_at")).values_list("started_at", "ready_at")
         times = [(ready - started).total_seconds() for started, ready in starts[:PAST_STARTS] if ready and started]
     return round(statistics.median(times), 1) if times else None
+
+
+def _out_of_service_s(moves: QuerySet[Move]) -> list[float]:
+    return [move.out_of_service.total_seconds() for move in moves[:PAST_STARTS] if move.out_of_service]
 
 
 def _refusals(server: Server, role: ServerRole) -> list[str]:
