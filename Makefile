@@ -12,7 +12,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 TESTS ?= tests
 .DEFAULT_GOAL := help
-.PHONY: help install install-python install-npm chromium demo test lint real-engine test-real-engine bench bench-scale clean
+.PHONY: help install install-python install-npm test-tools demo test lint real-engine test-real-engine bench bench-scale clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -26,8 +26,8 @@ install-python:
 install-npm:
 	@tools/once node_modules/.package-lock.sha256 package-lock.json -- tools/install-npm
 
-chromium:
-	@tools/install-chromium
+test-tools:
+	@tools/install-test-tools
 
 demo: install
 	@exec $(RUN) manage.py demo
@@ -39,7 +39,7 @@ lint: install-python
 
 # Two runs, whatever becomes of the first: what shares nothing runs on two cores; what starts whole demos has the
 # machine to itself.
-test: install chromium
+test: install test-tools
 	@failed=0; \
 	$(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
 	$(RUN) -m pytest -m "browser or whole_demo" $(TESTS) || failed=1; \
