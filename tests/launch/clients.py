@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import httpx
 
+from console.gateway import loads
+from console.gateway.models import Epoch
 from tests.launch.running import Installation, wait_for
 
 CLIENTS = 2
@@ -14,7 +16,11 @@ CLIENTS = 2
 
 @contextmanager
 def traffic(running: Installation, model: str) -> Iterator["Counter[int]"]:
-    """Streams requests, a few at a time, until the block ends. Counts status codes; 0 is a stream that broke."""
+    """Streams requests, a few at a time, until the block ends. Counts status codes; 0 is a stream that broke.
+
+    Begins when the routers serve what the rows say now; they hear of a change a moment after it was made.
+    """
+    wait_for_routers()
     statuses: Counter[int] = Counter()
     ending = threading.Event()
     body = {"model": model, "prompt": "word " * 60, "max_tokens": 8, "stream": True}
@@ -39,6 +45,16 @@ def traffic(running: Installation, model: str) -> Iterator["Counter[int]"]:
         ending.set()
         for thread in threads:
             thread.join()
+
+
+def wait_for_routers() -> None:
+    epoch = Epoch.current()
+
+    def have_heard() -> bool:
+        routers = loads.routers()
+        return bool(routers) and all(router.epoch >= epoch for router in routers)
+
+    wait_for(have_heard, "the routers to hear of the newest change")
 
 
 def wait_for_more(statuses: "Counter[int]") -> None:

@@ -8,8 +8,6 @@ from console.fleet import actions, moves, starting
 from console.fleet.errors import Conflict
 from console.fleet.models import Server
 from console.fleet.states import MoveStatus, ServerRole, ServerState
-from console.gateway import loads
-from console.gateway.models import Epoch
 from console.launch import remote
 from tests.factories import OPERATOR
 from tests.launch.clients import traffic, wait_for_more
@@ -19,7 +17,6 @@ from tests.launch.running import (
     make_deployment,
     running,
     start_pair,
-    wait_for,
     wait_for_end,
     wait_for_pair,
     wait_for_state,
@@ -119,7 +116,6 @@ def test_a_move_taken_back_while_it_drains_serves_on(running: Installation) -> N
         running.resume("worker")
     fresh = Server.objects.get(pk=decode.pk)
     assert (fresh.state, fresh.role, fresh.generation) == (S.READY, ServerRole.DECODE, 1)
-    wait_for(lambda: all(router.epoch >= Epoch.current() for router in loads.routers()), "routers to hear of it")
     with traffic(running, prefill.deployment.served_model_name) as statuses:
         wait_for_more(statuses)
     assert set(statuses) == {200}
