@@ -35,11 +35,9 @@ def kept_secret(name: str) -> str:
 def database(url: str) -> dict[str, Any]:
     """`postgres://user:password@host:port/name`, or an empty string for SQLite (WAL) in DATA_DIR."""
     if not url:
-        file = DATA_DIR / "switchyard.sqlite3"
-        file.touch(mode=0o600)  # SQLite gives its journal and log the same
         return {
             "ENGINE": "django.db.backends.sqlite3",
-            "NAME": file,
+            "NAME": DATA_DIR / "switchyard.sqlite3",
             # A file as well: threads share it with the locks of the real one, which memory would not show.
             "TEST": {"NAME": DATA_DIR / "test.sqlite3"},
             "OPTIONS": {
