@@ -180,8 +180,9 @@ class SimulatedServer:
 
     def log(self) -> str:
         assert self._log is not None, "not started"
-        self._log.seek(0)
-        return self._log.read().decode()
+        # Not by seeking: the server writes through the same open file, and would go on where we have looked.
+        handle = self._log.fileno()
+        return os.pread(handle, os.fstat(handle).st_size, 0).decode(errors="replace")
 
     def requests(self, path: str | None = None) -> list[dict[str, Any]]:
         """Received requests, oldest first: method, path, query, headers, body, at, status, disconnected."""
