@@ -41,15 +41,15 @@ lint: install-python
 # machine to itself.
 test: install test-tools
 	@failed=0; \
-	$(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
-	$(RUN) -m pytest -m "browser or whole_demo" $(TESTS) || failed=1; \
+	tools/run-tests $(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
+	tools/run-tests $(RUN) -m pytest -m "browser or whole_demo" $(TESTS) || failed=1; \
 	exit $$failed
 
 real-engine:
 	@real-engine/setup.sh
 
 test-real-engine: install real-engine
-	$(RUN) -m pytest -m real_engine $(TESTS)
+	tools/run-tests $(RUN) -m pytest -m real_engine $(TESTS)
 
 bench: install
 	@tools/once out/bench-venv/.requirements.sha256 tests/benchmark/requirements.txt -- \
