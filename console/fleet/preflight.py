@@ -6,9 +6,10 @@ The rest its host finds out.
 
 from ipaddress import ip_address
 
-from console.fleet.models import Deployment, Host, Server
+from console.fleet import starting
+from console.fleet.models import Deployment, Engine, Host, Server
 from console.fleet.states import ServerRole, ServerState
-from console.launch import pairs, remote
+from console.launch import command, pairs, remote
 from console.launch.contracts import Check, LaunchSpec
 
 OPPOSITE = {ServerRole.PREFILL: ServerRole.DECODE, ServerRole.DECODE: ServerRole.PREFILL}
@@ -17,6 +18,39 @@ OPPOSITE = {ServerRole.PREFILL: ServerRole.DECODE, ServerRole.DECODE: ServerRole
 def run(deployment: Deployment, host: Host, spec: LaunchSpec) -> list[Check]:
     """Ours first, then the host's. Raises Unavailable when the host does not answer in time."""
     return [*here(deployment, host, spec), *remote.preflight(host, spec)]
+
+
+def run_for_host(host: Host) -> list[Check]:
+    """What would keep any prefill or decode server of vLLM from starting there, on the GPUs that no server holds.
+
+    Raises Unavailable when the host does not answer in time.
+    """
+    held = _holders(host)
+    free = [index for index in host.gpus.values_list("index", flat=True) if index not in held]
+    spec = _spec_of_any_server(host, free)
+    return [_maintenance(host), _gpus_in_use(held, free), _reachable_address(host), *remote.preflight(host, spec)]
+
+
+def _spec_of_any_server(host: Host, gpu_indexes: list[int]) -> LaunchSpec:
+    nobodys = Deployment(name="", model="", served_model_name="", engine=Engine.VLLM)
+    plan = starting.Plan(deployment=nobodys, host=host, role=ServerRole.PREFILL, gpu_indexes=gpu_indexes, name="")
+    return command.masked(starting.spec_for(plan))
+
+
+def _holders(host: Host) -> dict[int, Server]:
+    """Index of each GPU that a server holds to that server."""
+    return {index: server for server in host.servers.all() if server.holds_gpu for index in server.gpu_indexes}
+
+
+def _gpus_in_use(held: dict[int, Server], free: list[int]) -> Check:
+    title = "GPUs of other servers"
+    if not held:
+        return _ok("gpus_of_servers", title, "No server holds a GPU.")
+    detail = "; ".join(f"GPU {index} is held by {server.name}" for index, server in sorted(held.items())) + "."
+    if free:
+        return _ok("gpus_of_servers", title, detail)
+    instruction = "Stop or move one of them to make room for another server."
+    return Check(code="gpus_of_servers", title=title, result="warning", detail=detail, instruction=instruction)
 
 
 def here(deployment: Deployment, host: Host, spec: LaunchSpec) -> list[Check]:
@@ -36,12 +70,11 @@ def _maintenance(host: Host) -> Check:
 
 
 def _held_gpus(host: Host, spec: LaunchSpec) -> Check:
-    wanted = set(spec["gpu_indexes"])
-    for other in Server.objects.filter(host=host).exclude(pk=spec["server_id"]):
-        shared = wanted & set(other.gpu_indexes)
-        if shared and other.holds_gpu:
-            detail = f"GPU {min(shared)} is held by {other.name}, which is {other.state}."
-            return _failed("gpus_of_servers", "GPUs of other servers", detail, f"Stop {other.name}, or take another.")
+    other = starting.holder_of(host, spec["gpu_indexes"], besides=spec["server_id"])
+    if other is not None:
+        index, server = other
+        detail = f"GPU {index} is held by {server.name}, which is {server.state}."
+        return _failed("gpus_of_servers", "GPUs of other servers", detail, f"Stop {server.name}, or take another.")
     return _ok("gpus_of_servers", "GPUs of other servers", "No other server holds them.")
 
 

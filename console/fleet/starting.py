@@ -4,6 +4,7 @@ Used by the start button, by moves and by the preview that shows the command bef
 """
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -140,14 +141,23 @@ def no_leftovers(server: Server) -> None:
 
 def gpus_are_free(server: Server) -> None:
     """Raises Conflict naming the server that holds one of its GPUs."""
-    wanted = set(server.gpu_indexes)
-    for other in Server.objects.filter(host=server.own_host).exclude(pk=server.pk):
+    held = holder_of(server.own_host, server.gpu_indexes, besides=server.pk)
+    if held is not None:
+        index, other = held
+        raise Conflict(
+            f"GPU {index} of {server.own_host.name} is held by {other.name}, which is {other.state}. "
+            f"Stop {other.name}, or give {server.name} another GPU."
+        )
+
+
+def holder_of(host: Host, gpu_indexes: Sequence[int], besides: int = 0) -> tuple[int, Server] | None:
+    """The first of these GPUs that a server holds, with that server; `besides` is the key of one that may."""
+    wanted = set(gpu_indexes)
+    for other in Server.objects.filter(host=host).exclude(pk=besides):
         shared = wanted & set(other.gpu_indexes)
         if shared and other.holds_gpu:
-            raise Conflict(
-                f"GPU {min(shared)} of {server.own_host.name} is held by {other.name}, which is {other.state}. "
-                f"Stop {other.name}, or give {server.name} another GPU."
-            )
+            return min(shared), other
+    return None
 
 
 def _allot(plan: Plan) -> ports.PortBlock:

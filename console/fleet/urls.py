@@ -34,6 +34,7 @@ urlpatterns = [
     path("hosts/joined/<int:token_id>/", joining.joined, name="hosts_joined"),
     path("hosts/join-tokens/<int:token_id>/revoke/", joining.revoke_token, name="join_token_revoke"),
     path("hosts/<slug:name>/", hosts.page, name="host"),
+    path("hosts/<slug:name>/check/", hosts.check, name="host_check"),
     path("hosts/<slug:name>/maintenance/", hosts.maintenance, name="host_maintenance"),
     path("hosts/<slug:name>/drain/", hosts.drain, name="host_drain"),
     path("hosts/<slug:name>/revoke/", joining.revoke_host, name="host_revoke"),

@@ -35,7 +35,7 @@ def run(spec: LaunchSpec, host: HostView) -> list[Check]:
     """Takes a second or two when NIXL must be loaded to see that it works."""
     return [
         *_engine(spec, host.vllm),
-        _model(spec),
+        *_model(spec),
         _ports(spec),
         _address(spec),
         *_gpus(spec, host),
@@ -91,8 +91,13 @@ def satisfies(version: str, specifiers: str) -> bool:
         return True
 
 
-def _model(spec: LaunchSpec) -> Check:
-    model = spec["argv"][spec["argv"].index("serve") + 1]
+def _model(spec: LaunchSpec) -> Iterator[Check]:
+    """Nothing when the host is looked at for no deployment in particular."""
+    if model := spec["argv"][spec["argv"].index("serve") + 1]:
+        yield _model_there(spec, model)
+
+
+def _model_there(spec: LaunchSpec, model: str) -> Check:
     if not model.startswith(("/", "./", "../", "~")):
         return check("model", "Model", "ok", f"{model} is a repository name; the engine looks it up itself.")
     if not Path(model).is_dir() and not Path(model).is_file():

@@ -68,6 +68,11 @@ def test_every_bad_result_says_what_to_do(host: TestHost, tmp_path: Path) -> Non
     assert all(check["instruction"] for check in bad.values())
 
 
+@pytest.mark.usefixtures("versions")
+def test_for_no_model_in_particular_none_is_looked_for(host: TestHost, tmp_path: Path) -> None:
+    assert "model" not in {check["code"] for check in preflight.run(split(host, model=""), view(tmp_path))}
+
+
 def test_vllm_is_missing(host: TestHost, tmp_path: Path) -> None:
     found = one(preflight.run(split(host), view(tmp_path, vllm=None)), "engine")
     assert (found["result"], "--vllm" in found["instruction"]) == ("failed", True)

@@ -29,6 +29,7 @@ FOR_OPERATORS = [
     "server_drill",
     "server_stop",
     "server_move",
+    "host_check",
     "host_drain",
 ]
 FOR_ADMINS = ["host_new"]

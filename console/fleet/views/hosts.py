@@ -16,6 +16,7 @@ from console.fleet.admission import login_of
 from console.fleet.errors import FleetError
 from console.fleet.hosts import suspect_ourselves
 from console.fleet.models import Host, Server
+from console.fleet.pages import host_check
 from console.fleet.pages.joining import agent_command
 
 GPU_SUMS = {
@@ -60,7 +61,18 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
         "inventory": host.inventory,
         "silent_after_s": settings.HOST_UNREACHABLE_AFTER_S,
     }
-    return render(request, "fleet/_host.html" if answers.is_region(request) else "fleet/host.html", context)
+    if answers.is_region(request):
+        return render(request, "fleet/_host.html", context)
+    return render(request, "fleet/host.html", context | host_check.fresh(host))
+
+
+@require_safe
+@needs(Role.OPERATOR)
+def check(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks the host what would keep a server from starting there. Starts and changes nothing."""
+    host = get_object_or_404(Host, name=name)
+    context = {"section": "hosts", "host": host, **host_check.answered(host, request.GET)}
+    return render(request, "fleet/_host_check.html" if answers.is_region(request) else "fleet/host_check.html", context)
 
 
 @require_POST

@@ -18,7 +18,8 @@ from console.fleet import actions, preflight
 from console.fleet.cards import server_card
 from console.fleet.errors import FleetError
 from console.fleet.forms import ServerForm
-from console.fleet.models import Deployment, Gpu, Host, Server
+from console.fleet.models import Deployment, Host, Server
+from console.fleet.pages import launching
 from console.fleet.pages.overview import COLUMNS
 from console.fleet.pages.server import details
 from console.fleet.states import ServerRole, ServerState
@@ -122,7 +123,9 @@ def new(request: HttpRequest, name: str) -> HttpResponse:
     given: QueryDict = request.POST if request.method == "POST" else request.GET
     host = _chosen_host(given)
     if request.method != "POST":
-        given = given if answers.is_region(request) else _with_a_free_gpu(given, host)
+        if not answers.is_region(request) and "gpu_indexes" not in given:
+            given = given.copy()
+            given.setlist("gpu_indexes", launching.a_free_gpu(host))
         initial = {"role": given.get("role", ServerRole.PLAIN), "host": host, "name": given.get("name", "")}
         form = ServerForm(initial=initial, host=host)
         region = "fleet/_server_choices.html" if answers.is_region(request) else "fleet/server_form.html"
@@ -171,18 +174,18 @@ def _new_context(deployment: Deployment, host: Host | None, form: ServerForm, gi
         "roles": [(role, role.label, what) for role, what in COLUMNS],
         "host": host,
         "hosts": list(Host.objects.all()),
-        "gpus": _gpus_with_holders(host, given.getlist("gpu_indexes")),
+        "gpus": launching.gpu_choices(host, given.getlist("gpu_indexes")),
         "spec": spec,
         "shell": command.shell_text(spec) if spec else "",
         "problem": problem,
-        "checks": _checks(deployment, host, spec) if spec and "check" in given else None,
+        "checks": _checks(deployment, host, spec) if host and spec and "check" in given else None,
     }
 
 
 def _preview(deployment: Deployment, host: Host | None, given: QueryDict) -> tuple[LaunchSpec | None, str]:
     if host is None:
         return None, "Choose a host first."
-    gpus = [int(index) for index in given.getlist("gpu_indexes") if index.isdigit()]
+    gpus = launching.numbers(given.getlist("gpu_indexes"))
     role = given.get("role", ServerRole.PLAIN)
     try:
         return actions.launch_preview(deployment, host, role, gpus, given.get("name", "").strip()), ""
@@ -190,11 +193,8 @@ def _preview(deployment: Deployment, host: Host | None, given: QueryDict) -> tup
         return None, error.message
 
 
-def _checks(deployment: Deployment, host: Host | None, spec: LaunchSpec) -> dict[str, Any]:
-    try:
-        return {"results": preflight.run(deployment, host, spec) if host else []}
-    except FleetError as error:
-        return {"problem": error.message}
+def _checks(deployment: Deployment, host: Host, spec: LaunchSpec) -> launching.Checked:
+    return launching.checked(lambda: preflight.run(deployment, host, spec))
 
 
 def _chosen_host(given: QueryDict) -> Host | None:
@@ -202,28 +202,6 @@ def _chosen_host(given: QueryDict) -> Host | None:
     if wanted:
         return Host.objects.filter(name=wanted).first()
     return Host.objects.order_by("maintenance", "name").first()
-
-
-def _with_a_free_gpu(given: QueryDict, host: Host | None) -> QueryDict:
-    """The page opens with the first free GPU chosen, so that it shows a whole command at once."""
-    free = [item["gpu"].index for item in _gpus_with_holders(host, []) if item["is_free"]]
-    if not free or "gpu_indexes" in given:
-        return given
-    chosen = given.copy()
-    chosen.setlist("gpu_indexes", [str(free[0])])
-    return chosen
-
-
-def _gpus_with_holders(host: Host | None, chosen: list[str]) -> list[dict[str, Any]]:
-    if host is None:
-        return []
-    servers = list(host.servers.all())
-    return [_gpu_choice(gpu, servers, str(gpu.index) in chosen) for gpu in host.gpus.all()]
-
-
-def _gpu_choice(gpu: Gpu, servers: list[Server], chosen: bool) -> dict[str, Any]:
-    on_it = [server for server in servers if gpu.index in server.gpu_indexes]
-    return {"gpu": gpu, "chosen": chosen, "servers": on_it, "is_free": not on_it and not gpu.holders}
 
 
 def _server(server_id: int) -> Server:

@@ -1,0 +1,53 @@
+"""The check of one host on its own page: for any server, or for one of a deployment on chosen GPUs."""
+
+from typing import Any
+
+from django.http.request import QueryDict
+
+from console.fleet import actions, preflight
+from console.fleet.models import Deployment, Host
+from console.fleet.pages import launching
+from console.fleet.states import ServerRole
+from console.launch.contracts import Check
+
+
+def fresh(host: Host) -> dict[str, Any]:
+    """Nothing asked yet. Opens with the deployment that has a server there, if one has."""
+    own = Deployment.objects.filter(servers__host=host).first()
+    return _form(host, own.name if own else "", _role_of(host, own), launching.a_free_gpu(host))
+
+
+def answered(host: Host, given: QueryDict) -> dict[str, Any]:
+    """With the host's answer, or with why it cannot be asked. Takes some seconds."""
+    name, role, gpus = given.get("deployment", ""), given.get("role", ServerRole.PREFILL), given.getlist("gpu_indexes")
+    found = launching.checked(lambda: _ask(host, name, role, launching.numbers(gpus)))
+    results = found.get("results", [])
+    return {
+        **_form(host, name, role, gpus),
+        "checks": found,
+        "failed": sum(check["result"] == "failed" for check in results),
+        "warned": sum(check["result"] == "warning" for check in results),
+    }
+
+
+def _ask(host: Host, name: str, role: str, gpu_indexes: list[int]) -> list[Check]:
+    deployment = Deployment.objects.filter(name=name).first()
+    if deployment is None:
+        return preflight.run_for_host(host)
+    spec = actions.launch_preview(deployment, host, role, gpu_indexes)
+    return preflight.run(deployment, host, spec)
+
+
+def _role_of(host: Host, deployment: Deployment | None) -> str:
+    server = host.servers.filter(deployment=deployment).first() if deployment else None
+    return server.role if server else ServerRole.PREFILL
+
+
+def _form(host: Host, name: str, role: str, gpus: list[str]) -> dict[str, Any]:
+    return {
+        "deployments": list(Deployment.objects.values_list("name", flat=True)),
+        "check_deployment": name,
+        "check_role": role,
+        "check_roles": ServerRole.choices,
+        "check_gpus": launching.gpu_choices(host, gpus),
+    }
