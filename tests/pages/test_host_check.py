@@ -90,6 +90,11 @@ def test_for_no_deployment_it_looks_at_vllm_and_at_the_free_gpus(
     assert "GPU 0 is held by chat-1; GPU 1 is held by chat-2." in answer
 
 
+def test_with_every_gpu_taken_the_page_still_offers_one_to_ask_about(fleet: Fleet, operator: Client) -> None:
+    Server.objects.filter(name="chat-1").update(gpu_indexes=[0, 2, 3])
+    assert 'id="gpu-0" value="0" checked' in operator.get("/hosts/gpu01/").text
+
+
 def test_a_host_without_a_free_gpu_says_how_to_make_room(
     fleet: Fleet, operator: Client, agent: Callable[..., list[LaunchSpec]]
 ) -> None:

@@ -14,7 +14,7 @@ from console.launch.contracts import Check
 def fresh(host: Host) -> dict[str, Any]:
     """Nothing asked yet. Opens with the deployment that has a server there, if one has."""
     own = Deployment.objects.filter(servers__host=host).first()
-    return _form(host, own.name if own else "", _role_of(host, own), launching.a_free_gpu(host))
+    return _form(host, own.name if own else "", _role_of(host, own), _first_gpu(host))
 
 
 def answered(host: Host, given: QueryDict) -> dict[str, Any]:
@@ -36,6 +36,11 @@ def _ask(host: Host, name: str, role: str, gpu_indexes: list[int]) -> list[Check
         return preflight.run_for_host(host)
     spec = actions.launch_preview(deployment, host, role, gpu_indexes)
     return preflight.run(deployment, host, spec)
+
+
+def _first_gpu(host: Host) -> list[str]:
+    """A free one; else any, so that the answer says who is on it."""
+    return launching.a_free_gpu(host) or [str(gpu.index) for gpu in host.gpus.all()[:1]]
 
 
 def _role_of(host: Host, deployment: Deployment | None) -> str:
