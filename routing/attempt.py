@@ -218,7 +218,9 @@ class Attempt:
         self._remember_response(answer.get("id") if self._path == "/v1/responses" else None)
         if self.handoff is None or self._record.cached_tokens is None:
             return body
-        return with_cached_tokens(body, answer, self._record.cached_tokens)
+        usage = answer.get("usage")
+        corrected = with_cached_tokens(usage, self._record.cached_tokens) if isinstance(usage, dict) else None
+        return body if corrected is None else orjson.dumps({**answer, "usage": corrected})
 
     def _remember_response(self, response_id: object) -> None:
         """A stored response can be read, cancelled or followed up only where it was made."""

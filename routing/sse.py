@@ -5,7 +5,7 @@ before only in the text of its one delta, so the first such event is parsed and 
 bytes before and after the text needs no parsing. Any way of cutting the bytes gives the same result.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
@@ -45,6 +45,8 @@ class Seen:
     usage: Json | None = None
     usage_only: bool = False
     error: Json | None = None
+    corrected: bool = False
+    """Its usage was put right."""
     instead: bytes | None = None
     """What to pass on in the event's place."""
 
@@ -130,15 +132,13 @@ class Scanner:
             return NOTHING
         if not isinstance(payload, dict):
             return NOTHING
-        if self._dialect in ("chat", "completions"):
-            seen = self._read_choices(payload)
-        else:
-            seen = read_typed(payload)
-            if payload.get("type") == "response.created":
-                self.response_id = payload["response"].get("id")
+        has_choices = self._dialect in ("chat", "completions")
+        seen = self._read_choices(payload) if has_choices else self._read_typed(payload)
         self._note(seen)
         if seen is TOKEN:
             self._learn(data[start:end])
+        elif seen.corrected:
+            seen.instead = data[start:end].replace(text, orjson.dumps(payload), 1)
         return seen
 
     def _note(self, seen: Seen) -> None:
@@ -152,7 +152,7 @@ class Scanner:
             return Seen(error=_error_of(payload["error"]))
         usage, choices = payload.get("usage"), payload.get("choices")
         if not choices:
-            return Seen(usage=usage, usage_only=usage is not None, instead=self._corrected(payload))
+            return Seen(usage=usage, usage_only=usage is not None, corrected=self._correct(payload))
         counts, ended = False, ""
         for choice in choices:
             counts = has_token(choice) or counts
@@ -165,11 +165,25 @@ class Scanner:
         broken = {"message": f"the engine gave up: {ended}"} if ended in BROKEN_ENDS else None
         return Seen(counts=counts, ended=ended, usage=usage, error=broken)
 
-    def _corrected(self, payload: Json) -> bytes | None:
-        if self.cached_tokens is None or self._drop_usage:
-            return None
-        body = with_cached_tokens(b"", payload, self.cached_tokens)
-        return b"data: " + body + b"\n\n" if body else None
+    def _read_typed(self, payload: Json) -> Seen:
+        if payload.get("type") == "response.created":
+            self.response_id = payload["response"].get("id")
+        seen = read_typed(payload)
+        holder = payload.get("message") or payload.get("response") or payload
+        if seen is TOKEN or not isinstance(holder, dict) or not self._correct(holder):
+            return seen
+        return replace(seen, corrected=True)
+
+    def _correct(self, holder: Json) -> bool:
+        """Puts the prefill server's count into the usage. False: there was nothing to put right."""
+        usage = holder.get("usage")
+        if self.cached_tokens is None or not isinstance(usage, dict):
+            return False
+        corrected = with_cached_tokens(usage, self.cached_tokens)
+        if corrected is None:
+            return False
+        holder["usage"] = corrected
+        return True
 
     def _learn(self, event: bytes) -> None:
         """Takes the event as template when the text of its one delta is all that its bytes leave open."""
@@ -213,15 +227,13 @@ def _read_message_delta(payload: Json) -> Seen:
     """An engine that failed before its first token still says `end_turn`, with no token in its usage."""
     usage = payload.get("usage") or {}
     reason = payload.get("delta", {}).get("stop_reason") or ""
-    counted = {"completion_tokens": usage.get("output_tokens"), "prompt_tokens": usage.get("input_tokens")}
-    return Seen(ended=reason if usage.get("output_tokens") != 0 else "", usage=counted)
+    return Seen(ended=reason if usage.get("output_tokens") != 0 else "", usage=usage)
 
 
 def _read_response_end(kind: str, response: Json) -> Seen:
     usage = response.get("usage") or {}
-    counted = {"completion_tokens": usage.get("output_tokens"), "prompt_tokens": usage.get("input_tokens")}
     error = _error_of(response.get("error") or {}) if kind == "response.failed" else None
-    return Seen(ended=kind, done=True, usage=counted, error=error)
+    return Seen(ended=kind, done=True, usage=usage, error=error)
 
 
 def _error_of(error: object) -> Json:

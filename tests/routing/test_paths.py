@@ -11,7 +11,6 @@ from tests.routing.scripted import (
     answers,
     chat_body,
     event,
-    prefill_answer,
     prefills,
     site,
     streams,
@@ -192,18 +191,3 @@ async def test_the_query_is_passed_on() -> None:
     async with site({"N1": streams()}) as place:
         await place.post(chat_body(), "/v1/chat/completions?a=b%20c")
         assert place["N1"].seen[0].path == "/v1/chat/completions?a=b%20c"
-
-
-async def test_cached_tokens_are_those_that_the_prefill_server_reused() -> None:
-    async def prefill(seen: Seen, wire: Wire) -> None:
-        await wire.json(prefill_answer(cached=64))
-
-    async def decode(seen: Seen, wire: Wire) -> None:
-        usage = {"prompt_tokens": 128, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 128}}
-        await wire.json({"id": "x", "choices": [], "usage": usage})
-
-    async with site({"P1": prefill, "D1": decode}) as place:
-        answer = await place.chat()
-        record = await place.record()
-    assert answer.json["usage"]["prompt_tokens_details"] == {"cached_tokens": 64}
-    assert (record.cached_tokens, record.prompt_tokens, record.completion_tokens) == (64, 128, 2)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.sse import EventTooLong, Scanner
+from routing.usage import Usage, read_usage
 from tests.routing.scripted import chat_chunk, event, usage_chunk
 
 ROLE = chat_chunk({"role": "assistant", "content": ""})
@@ -133,15 +134,6 @@ def test_an_event_that_never_ends_is_refused() -> None:
         scanner.feed(b"x" * 2**23)
 
 
-def test_the_prefill_servers_count_of_cached_tokens_takes_the_decode_servers_place() -> None:
-    scanner = Scanner("chat", drop_usage=False)
-    scanner.cached_tokens = 64
-    chunk = usage_chunk(128, 2)
-    chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 128}
-    out, _ = scanner.feed(event(chunk))
-    assert json.loads(out[6:])["usage"]["prompt_tokens_details"] == {"cached_tokens": 64}
-
-
 def named(kind: str, **more: object) -> bytes:
     return f"event: {kind}\ndata: ".encode() + json.dumps({"type": kind, **more}).encode() + b"\n\n"
 
@@ -155,7 +147,7 @@ def test_a_responses_stream_is_read() -> None:
     out, counting = scanner.feed(data)
     assert (out, counting) == (data, 2)
     assert (scanner.is_complete, scanner.response_id) == (True, "resp_1")
-    assert scanner.usage == {"prompt_tokens": 5, "completion_tokens": 2}
+    assert read_usage(scanner.usage) == Usage(5, 2, None)
 
 
 def test_a_messages_stream_is_read() -> None:
