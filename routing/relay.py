@@ -118,6 +118,8 @@ class StreamRelay:
         scanner = self._scanner
         if error is None and scanner.carry:
             self.part(b"\n\n")  # A last event whose blank line is missing.
+        if self.begun and (last := scanner.rest()):
+            self._reply.write(last)
         if scanner.is_complete:
             error = None
         elif scanner.error is not None:

@@ -19,6 +19,7 @@ DIALECTS: dict[str, Dialect] = {
     "/v1/responses": "responses",
     "/v1/messages": "messages",
 }
+WITH_CHOICES = ("chat", "completions")
 RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 MAX_EVENT_BYTES = 8 * 2**20
 TEXT_KEYS = (b'"content":"', b'"text":"')
@@ -44,6 +45,8 @@ class Seen:
     done: bool = False
     usage: Json | None = None
     usage_only: bool = False
+    fingerprint: object = None
+    """Of the server, in a usage chunk: without one it would stand in the last chunk of the answer."""
     error: Json | None = None
     corrected: bool = False
     """Its usage was put right."""
@@ -62,6 +65,7 @@ class Scanner:
     __slots__ = (
         "_dialect",
         "_drop_usage",
+        "_last",
         "_open",
         "cached_tokens",
         "carry",
@@ -78,6 +82,8 @@ class Scanner:
         self._dialect: Dialect = dialect
         self._drop_usage = drop_usage
         self._open: set[int] = set()
+        self._last = b""
+        """The event that ended the answer, until it is known what of a usage chunk belongs into it."""
         self.carry = b""
         """The beginning of an event that is not complete yet."""
         self.prefix = b""
@@ -110,7 +116,11 @@ class Scanner:
         has_cr = b"\r" in data
         while (end := event_end(data, start, has_cr)) >= 0:
             seen = self._read(data, start, end)
-            if not (seen.usage_only and self._drop_usage) and not (seen is DONE and self._is_cut_short):
+            if self._last:
+                out.append(self._release_last(seen))
+            if self._is_last(seen):
+                self._last = data[start:end]
+            elif not (seen.usage_only and self._drop_usage) and not (seen is DONE and self._is_cut_short):
                 out.append(data[start:end] if seen.instead is None else seen.instead)
             counting += seen.counts
             start = end
@@ -118,6 +128,23 @@ class Scanner:
         if len(self.carry) > MAX_EVENT_BYTES:
             raise EventTooLong(f"one event of the stream is longer than {MAX_EVENT_BYTES} bytes")
         return b"".join(out), counting
+
+    def rest(self) -> bytes:
+        """What was held back, when the stream is over."""
+        last, self._last = self._last, b""
+        return last
+
+    def _is_last(self, seen: Seen) -> bool:
+        """Engines put their fingerprint into the last event or into the usage chunk that follows it; one that we asked
+        for and take out would take the fingerprint along."""
+        return self._drop_usage and bool(seen.ended) and not self._open and self._dialect in WITH_CHOICES
+
+    def _release_last(self, seen: Seen) -> bytes:
+        event = self.rest()
+        if not seen.usage_only or seen.fingerprint is None:
+            return event
+        payload = orjson.loads(data_of(event) or b"{}")
+        return b"data: %b\n\n" % orjson.dumps({**payload, "system_fingerprint": seen.fingerprint})
 
     def _read(self, data: bytes, start: int, end: int) -> Seen:
         text = data_of(data[start:end])
@@ -132,7 +159,7 @@ class Scanner:
             return NOTHING
         if not isinstance(payload, dict):
             return NOTHING
-        has_choices = self._dialect in ("chat", "completions")
+        has_choices = self._dialect in WITH_CHOICES
         seen = self._read_choices(payload) if has_choices else self._read_typed(payload)
         self._note(seen)
         if seen is TOKEN:
@@ -152,7 +179,8 @@ class Scanner:
             return Seen(error=_error_of(payload["error"]))
         usage, choices = payload.get("usage"), payload.get("choices")
         if not choices:
-            return Seen(usage=usage, usage_only=usage is not None, corrected=self._correct(payload))
+            fingerprint, corrected = payload.get("system_fingerprint"), self._correct(payload)
+            return Seen(usage=usage, usage_only=usage is not None, fingerprint=fingerprint, corrected=corrected)
         counts, ended = False, ""
         for choice in choices:
             counts = has_token(choice) or counts

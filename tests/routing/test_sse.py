@@ -164,3 +164,34 @@ def test_a_messages_stream_without_a_token_is_not_complete_whatever_it_says() ->
     data = named("message_delta", delta={"stop_reason": "end_turn"}, usage={"input_tokens": 5, "output_tokens": 0})
     scanner.feed(data + named("message_stop"))
     assert not scanner.is_complete
+
+
+FINGERPRINT = {"system_fingerprint": "vllm-1"}
+
+
+def ended_by(*events: dict[str, Any], drop_usage: bool = True) -> list[dict[str, Any]]:
+    """What goes out of a stream that begins with a token."""
+    data = b"".join(map(event, [chat_chunk({"content": "a"}), *events])) + DONE
+    out, _, _ = scan(data, [], drop_usage=drop_usage)
+    return [json.loads(block[6:]) for block in out.split(b"\n\n")[1:] if block.startswith(b"data: {")]
+
+
+def test_a_fingerprint_moves_from_the_usage_that_is_taken_out_to_the_last_event() -> None:
+    last = chat_chunk({"content": "b"}, "stop")
+    assert ended_by(last, usage_chunk() | FINGERPRINT) == [last | FINGERPRINT]
+
+
+def test_a_fingerprint_stays_in_the_usage_that_the_client_asked_for() -> None:
+    events = [chat_chunk({"content": "b"}, "stop"), usage_chunk() | FINGERPRINT]
+    assert ended_by(*events, drop_usage=False) == events
+
+
+def test_the_last_event_goes_out_as_it_came_where_no_fingerprint_follows() -> None:
+    last = chat_chunk({"content": "b"}, "stop")
+    assert ended_by(last, usage_chunk()) == ended_by(last) == [last]
+
+
+def test_the_last_event_of_a_stream_that_breaks_off_is_not_lost() -> None:
+    last = event(chat_chunk({"content": "b"}, "stop"))
+    out, counting, scanner = scan(event(chat_chunk({"content": "a"})) + last, [], drop_usage=True)
+    assert (out + scanner.rest(), counting) == (event(chat_chunk({"content": "a"})) + last, 2)
