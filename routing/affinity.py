@@ -29,7 +29,7 @@ class Memory:
             self._servers.popitem(last=False)
 
 
-def prefix_keys(prompt: bytes) -> list[tuple[int, int]]:
+def prefix_keys(prompt: bytes | memoryview) -> list[tuple[int, int]]:
     """(bytes covered, key) for each beginning of the prompt, shortest first."""
     keys: list[tuple[int, int]] = []
     start, length, key = 0, FIRST_BLOCK_BYTES, 0

@@ -10,7 +10,7 @@ from routing import bodies
 from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, Refusal
-from routing.large import LARGE_BYTES, read_large
+from routing.large import find, read_large
 from routing.reply import Request
 from routing.sse import DIALECTS
 from routing.table import Deployment, Table
@@ -21,7 +21,8 @@ PASSED_ON = frozenset(
 )
 """Client headers that an engine may see. Keys, routing headers and encodings never are passed on."""
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-_MODEL_IN_FORM = re.compile(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n')
+MODEL_PART = b'name="model"\r\n'
+_MODEL_IN_FORM = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
 PROMPT_STARTS = (b'"messages"', b'"prompt"', b'"input"')
 
 
@@ -72,18 +73,27 @@ def may_use(deployment: Deployment, key: str | None) -> bool:
     return key is not None and hashlib.sha256(key.encode("latin-1", "replace")).hexdigest() in deployment.key_hashes
 
 
-async def read_body(request: Request) -> dict[str, Any]:
-    """The JSON object, or for a form just the model that it names."""
+async def read_body(request: Request) -> tuple[dict[str, Any], int]:
+    """The JSON object, or for a form just the model that it names; and where in the bytes its prompt begins."""
+    raw = request.body
     content_type = request.get(b"content-type") or b""
     if content_type.lower().startswith(b"multipart/form-data"):
-        found = _MODEL_IN_FORM.search(request.body)
-        return {"model": found[1].decode("utf-8", "replace")} if found else {}
-    if not request.body and request.path.startswith("/v1/responses/"):
-        return {}
+        return await _read_form(raw), 0
+    if not raw and request.path.startswith("/v1/responses/"):
+        return {}, 0
     try:
-        return await read_large(request.body) if len(request.body) > LARGE_BYTES else bodies.parse(request.body)
+        if len(raw) > bodies.LARGE_BYTES:
+            large = await read_large(raw)
+            return large.body, large.prompt_at
+        return bodies.parse(raw), prompt_at(raw)
     except bodies.NotJson as error:
         raise Refusal(400, f"The body is not a JSON object: {error}. Send valid JSON.", kind="Bad Request") from error
+
+
+async def _read_form(raw: bytes) -> dict[str, Any]:
+    at = await find(raw, MODEL_PART)
+    found = _MODEL_IN_FORM.match(raw, at) if at >= 0 else None
+    return {"model": found[1].decode("utf-8", "replace")} if found else {}
 
 
 def deployment_for(table: Table, model: object, key: str | None) -> Deployment:
@@ -123,12 +133,12 @@ def _named(table: Table, model: object) -> Deployment | None:
 
 async def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> Ask:
     """`responses` knows which server made which stored response."""
-    body = await read_body(request)
+    body, at = await read_body(request)
     touched = bodies.without_handoff(body)
     deployment = deployment_for(table, body.get("model"), key_of(request))
     streamed = body.get("stream") is True
     whole = bodies.why_not_split(request.path, body) if kind == "split" else "served by one server"
-    prompt = prompt_bytes(request.body) if request.path in DIALECTS else b""
+    prompt = memoryview(request.body)[at:] if request.path in DIALECTS else memoryview(b"")
     wish = _wish(request, body, deployment, prompt, whole, _maker(request, body, kind, responses))
     return Ask(request, body, touched, deployment, wish, streamed, len(prompt), headers_for_servers(request))
 
@@ -149,7 +159,7 @@ def _wish(
     request: Request,
     body: dict[str, Any],
     deployment: Deployment,
-    prompt: bytes,
+    prompt: memoryview,
     whole: str | None,
     maker: str | None,
 ) -> Wish:
@@ -163,10 +173,9 @@ def _wish(
     )
 
 
-def prompt_bytes(raw: bytes) -> bytes:
-    """From where the prompt begins in the body. Not exact, but the same for bodies that begin alike."""
-    starts = [at for at in (raw.find(name) for name in PROMPT_STARTS) if at >= 0]
-    return raw[min(starts) :] if starts else raw
+def prompt_at(raw: bytes) -> int:
+    """Where the prompt begins in a small body. Not exact, but the same for bodies that begin alike."""
+    return min((at for at in (raw.find(name) for name in PROMPT_STARTS) if at >= 0), default=0)
 
 
 def _prompt_tokens(body: dict[str, Any], prompt_length: int) -> int:

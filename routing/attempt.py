@@ -10,18 +10,19 @@ import orjson
 from routing.affinity import Memory
 from routing.answer import Answer
 from routing.ask import Ask
-from routing.bodies import DecodeBody, prefill_body
+from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, parse, pieces, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
 from routing.errors import BadAnswer, Headers, LegError
 from routing.handoff import Handoff
 from routing.http1 import Head
+from routing.large import read_large
 from routing.leg import Leg
 from routing.loads import take
 from routing.record import Record
 from routing.relay import StreamRelay
 from routing.sse import DIALECTS, Scanner
-from routing.usage import cached_tokens, read_usage, with_cached_tokens
+from routing.usage import cached_tokens, read_usage, with_counts_of_prefill
 
 
 class Watch(Protocol):
@@ -55,6 +56,7 @@ class Attempt:
         "_job",
         "_path",
         "_prefill_leg",
+        "_prefill_usage",
         "_record",
         "_timeouts",
         "handoff",
@@ -71,6 +73,7 @@ class Attempt:
         self.on_prefill = choice.prefill is not None
         """It is the prefill server that this attempt is with."""
         self._prefill_leg: Leg | None = None
+        self._prefill_usage: dict[str, Any] | None = None
 
     async def run(self) -> None:
         if self._choice.prefill is not None:
@@ -119,6 +122,7 @@ class Attempt:
         assert prefill is not None
         usage = read_usage(answer.get("usage"))
         if usage is not None:
+            self._prefill_usage = answer["usage"]
             record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
         params = answer.get("kv_transfer_params")
         if not isinstance(params, dict) or not params.get("remote_block_ids"):
@@ -162,7 +166,7 @@ class Attempt:
     async def _relay_stream(self, leg: Leg, scanner: Scanner) -> None:
         head, answer = leg.head, self._job.answer
         if self.handoff is not None:
-            scanner.cached_tokens = self._record.cached_tokens
+            scanner.prefill_usage = self._prefill_usage
         relay = StreamRelay(
             leg,
             scanner,
@@ -207,20 +211,21 @@ class Attempt:
             self.handoff.hold_until_lease()
         body = await leg.read()
         if self._path in DIALECTS:
-            body = self._read_whole(body)
+            body = await self._read_whole(body)
         self._job.answer.whole(leg.head.status, leg.head.headers, body)
 
-    def _read_whole(self, body: bytes) -> bytes:
-        answer = _object(body)
-        if answer is None:
+    async def _read_whole(self, body: bytes) -> bytes:
+        try:
+            answer = (await read_large(body)).body if len(body) > LARGE_BYTES else parse(body)
+        except NotJson:
             return body
         self._take_usage(answer.get("usage"))
         self._remember_response(answer.get("id") if self._path == "/v1/responses" else None)
-        if self.handoff is None or self._record.cached_tokens is None:
-            return body
         usage = answer.get("usage")
-        corrected = with_cached_tokens(usage, self._record.cached_tokens) if isinstance(usage, dict) else None
-        return body if corrected is None else orjson.dumps({**answer, "usage": corrected})
+        if self.handoff is None or self._prefill_usage is None or not isinstance(usage, dict):
+            return body
+        corrected = with_counts_of_prefill(usage, self._prefill_usage)
+        return body if corrected is None else b"".join(pieces({**answer, "usage": corrected}))
 
     def _remember_response(self, response_id: object) -> None:
         """A stored response can be read, cancelled or followed up only where it was made."""

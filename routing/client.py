@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
+from routing.bodies import Sendable
 from routing.errors import BadAnswer, ConnectFailed, ConnectionLost, LegError, ServerBusy, TimedOut
 from routing.http1 import Decoder, Head, Malformed, decoder_for
 
@@ -88,7 +89,7 @@ class Connection(asyncio.Protocol):
 
     # One request
 
-    def send(self, method: str, request: bytes) -> "asyncio.Future[None]":
+    def send(self, method: str, request: Sendable) -> "asyncio.Future[None]":
         """Writes a request; the future is done when the answer's head is there."""
         assert self.transport is not None
         self.uses += 1
@@ -96,7 +97,10 @@ class Connection(asyncio.Protocol):
         self.sent_at = self.last_byte_at = time.monotonic()
         self.head = Head()
         self._head_ready = asyncio.get_running_loop().create_future()
-        self.transport.write(request)
+        if isinstance(request, bytes):
+            self.transport.write(request)
+        else:
+            self.transport.writelines(request)
         return self._head_ready
 
     def stream_to(self, sink: Sink) -> None:
@@ -325,7 +329,7 @@ class Pool:
     async def open(
         self,
         method: str,
-        request: bytes,
+        request: Sendable,
         *,
         connect_s: float,
         first_byte_s: float | None,

@@ -103,6 +103,7 @@ class Exchange:
     def _finish(self) -> None:
         self._reply.on_disconnect = None
         self._attempt = None  # It refers to this exchange; without the cycle both are freed at once.
+        self._request.body = b""  # The client's connection keeps its request, and may stay open for long.
         self._answer.stop_comments()
         self.record.finished_ms = self._clock.now_ms()
         self._router.leave(self)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from routing.backend import Backend
+from routing.bodies import Sendable, length
 from routing.client import Connection
 from routing.errors import Answered, Headers, KeyRefused, LegError, TimedOut
 from routing.http1 import Head, request_head
@@ -75,7 +76,7 @@ class Leg:
         method: str,
         target: str,
         headers: Headers,
-        body: bytes | None,
+        body: Sendable | None,
         before_send: Callable[[], None] | None = None,
     ) -> Connection:
         """Sends; returns when a successful head is there. Raises `LegError`, `Answered` for an error status.
@@ -92,10 +93,10 @@ class Leg:
             if before_send is not None:
                 before_send()
 
-        head = request_head(method, pool.prefix + target, lines, None if body is None else len(body))
+        head = request_head(method, pool.prefix + target, lines, None if body is None else length(body))
         self.connection = await pool.open(
             method,
-            head + body if body else head,
+            joined(head, body),
             connect_s=self._timeouts.connect_s,
             first_byte_s=self._timeouts.first_byte_s,
             before_send=sending,
@@ -141,3 +142,9 @@ class Leg:
             raise TimedOut(
                 f"{self.backend.name} did not end its answer within the idle limit of {limit_s:g} s"
             ) from error
+
+
+def joined(head: bytes, body: Sendable | None) -> Sendable:
+    if isinstance(body, list):
+        return [head, *body]
+    return head + body if body else head

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
-from routing.usage import with_cached_tokens
+from routing.usage import with_counts_of_prefill
 
 Dialect = Literal["chat", "completions", "responses", "messages"]
 DIALECTS: dict[str, Dialect] = {
@@ -67,11 +67,11 @@ class Scanner:
         "_drop_usage",
         "_last",
         "_open",
-        "cached_tokens",
         "carry",
         "done",
         "ended",
         "error",
+        "prefill_usage",
         "prefix",
         "response_id",
         "suffix",
@@ -89,8 +89,8 @@ class Scanner:
         self.prefix = b""
         """Of the usual event, before its text (`routing.template`); empty until one came."""
         self.suffix = b""
-        self.cached_tokens: int | None = None
-        """The prefill server's count, which takes the decode server's place in a usage chunk."""
+        self.prefill_usage: Json | None = None
+        """The prefill server's, whose counts of cached tokens take the decode server's place."""
         self.response_id: str | None = None
         self.ended = ""
         self.done = False
@@ -205,9 +205,9 @@ class Scanner:
     def _correct(self, holder: Json) -> bool:
         """Puts the prefill server's count into the usage. False: there was nothing to put right."""
         usage = holder.get("usage")
-        if self.cached_tokens is None or not isinstance(usage, dict):
+        if self.prefill_usage is None or not isinstance(usage, dict):
             return False
-        corrected = with_cached_tokens(usage, self.cached_tokens)
+        corrected = with_counts_of_prefill(usage, self.prefill_usage)
         if corrected is None:
             return False
         holder["usage"] = corrected

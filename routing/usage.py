@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 DETAILS = ("prompt_tokens_details", "input_tokens_details")
-PER_TURN = "cached_tokens_per_turn"
-CACHE_READ = "cache_read_input_tokens"
+OF_THE_CACHE = ("cached_tokens", "created_cache_tokens", "cache_write_tokens", "cached_tokens_per_turn")
+"""In those details."""
+CACHE_READ, CACHE_CREATION = "cache_read_input_tokens", "cache_creation_input_tokens"
+BESIDE_THE_CACHE = ("input_tokens", CACHE_READ, CACHE_CREATION)
+"""In the messages API, whose input tokens are those that were neither read from the cache nor written to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
     counted = _count(usage.get("prompt_tokens", usage.get("input_tokens")))
     if counted is None:
         return None
-    return counted + sum(_count(usage.get(name)) or 0 for name in (CACHE_READ, "cache_creation_input_tokens"))
+    return counted + sum(_count(usage.get(name)) or 0 for name in (CACHE_READ, CACHE_CREATION))
 
 
 def _count(value: object) -> int | None:
@@ -48,21 +51,19 @@ def cached_tokens(value: object) -> int | None:
     return _count(value)
 
 
-def with_cached_tokens(usage: Mapping[str, Any], cached: int) -> dict[str, Any] | None:
-    """The usage with the prefill server's count of cached tokens; None when it says so already or says none."""
-    details, read = _details(usage), _count(usage.get(CACHE_READ))
-    if details is not None:
-        inner = usage[details]
-        if inner.get("cached_tokens") in (None, cached):
-            return None
-        return {**usage, details: {**inner, "cached_tokens": cached, **_per_turn(inner, cached)}}
-    if read is None or read == cached:
-        return None
-    rest = (_count(usage.get("input_tokens")) or 0) + read - cached
-    return {**usage, "input_tokens": max(0, rest), CACHE_READ: cached}
+def with_counts_of_prefill(usage: Mapping[str, Any], prefill: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The usage with what the prefill server says of its cache; None when it says so already, or says nothing of it.
+
+    Both are of one request in one API; `prefill` is the usage of the prefill server's answer.
+    """
+    details = _details(usage)
+    if details is not None and details == _details(prefill):
+        inner = _replaced(usage[details], prefill[details], OF_THE_CACHE)
+        return None if inner is None else {**usage, details: inner}
+    return _replaced(usage, prefill, BESIDE_THE_CACHE) if CACHE_READ in usage else None
 
 
-def _per_turn(details: Mapping[str, Any], cached: int) -> dict[str, list[int]]:
-    """What is split is one turn."""
-    turns = details.get(PER_TURN)
-    return {PER_TURN: [cached]} if isinstance(turns, list) and len(turns) == 1 else {}
+def _replaced(told: Mapping[str, Any], prefill: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any] | None:
+    """Only what is told at all is told anew."""
+    new = {name: prefill[name] for name in names if told.get(name) is not None and prefill.get(name) is not None}
+    return {**told, **new} if any(told[name] != value for name, value in new.items()) else None

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +25,12 @@ import psutil
 import websockets
 
 from console.embedded import EmbeddedValkey
-from tests.benchmark.processes import ROOT, Running, free_port
+from tests.benchmark.processes import ROOT, Running, free_port, take_precedence
 from tests.benchmark.scale_reports import DEPLOYMENT
 
 WARM_UP_S = 10.0
 VIEWS = 15
 DEATHS = 8
-PRECEDENCE = -19
 TARGETS = {"cpu_total": 0.5, "page_median_ms": 300.0, "change_worst_s": 2.0, "oldest_report_s": 4.0}
 Figures = dict[str, float]
 
@@ -104,16 +103,6 @@ def reporting(running: Console, counts: list[str]) -> Iterator["subprocess.Popen
             yield agents
         finally:
             agents.stdin.close()
-
-
-def take_precedence(processes: Iterable[int]) -> None:
-    """Over all else that runs on this machine, which then does not count. Needs root."""
-    for pid in processes:
-        os.setpriority(os.PRIO_PROCESS, pid, PRECEDENCE)
-        # Each session is a group of its own to the scheduler, and the priority of the group is what counts.
-        group = Path(f"/proc/{pid}/autogroup")
-        if group.exists():
-            group.write_text(str(PRECEDENCE))
 
 
 def tell(agents: "subprocess.Popen[str]", line: str) -> float:

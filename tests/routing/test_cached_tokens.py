@@ -5,14 +5,26 @@ from typing import Any
 
 import pytest
 
-from routing.usage import Usage, read_usage, with_cached_tokens
+from routing.usage import Usage, read_usage, with_counts_of_prefill
 from tests.routing.scripted import HANDOFF, Json, Script, Seen, Wire, chat_body, chat_chunk, site
 
-CACHED, PROMPT = 64, 128
+CACHED, CREATED, PROMPT = 64, 48, 128
 APIS: dict[str, tuple[Json, Json]] = {
     "/v1/chat/completions": (
-        {"prompt_tokens": PROMPT, "prompt_tokens_details": {"cached_tokens": PROMPT}, "completion_tokens": 2},
-        {"prompt_tokens": PROMPT, "prompt_tokens_details": {"cached_tokens": CACHED}, "completion_tokens": 2},
+        {
+            "prompt_tokens": PROMPT,
+            "prompt_tokens_details": {"cached_tokens": PROMPT, "created_cache_tokens": 0, "multimodal_tokens": None},
+            "completion_tokens": 2,
+        },
+        {
+            "prompt_tokens": PROMPT,
+            "prompt_tokens_details": {
+                "cached_tokens": CACHED,
+                "created_cache_tokens": CREATED,
+                "multimodal_tokens": None,
+            },
+            "completion_tokens": 2,
+        },
     ),
     "/v1/responses": (
         {
@@ -27,8 +39,13 @@ APIS: dict[str, tuple[Json, Json]] = {
         },
     ),
     "/v1/messages": (
-        {"input_tokens": 0, "cache_read_input_tokens": PROMPT, "output_tokens": 2},
-        {"input_tokens": PROMPT - CACHED, "cache_read_input_tokens": CACHED, "output_tokens": 2},
+        {"input_tokens": 0, "cache_read_input_tokens": PROMPT, "cache_creation_input_tokens": 0, "output_tokens": 2},
+        {
+            "input_tokens": PROMPT - CACHED - CREATED,
+            "cache_read_input_tokens": CACHED,
+            "cache_creation_input_tokens": CREATED,
+            "output_tokens": 2,
+        },
     ),
 }
 """By path: the usage as the decode server says it, and as the prefill server does."""
@@ -103,18 +120,19 @@ def usages_in_events(events: list[tuple[str, Json]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "usage",
+    ("usage", "prefill"),
     [
-        {"prompt_tokens": 9},
-        {"prompt_tokens": 9, "prompt_tokens_details": None},
-        {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": None}},
-        {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": CACHED}},
-        {"input_tokens": 9, "output_tokens": 1},
-        {"input_tokens": 9, "cache_read_input_tokens": CACHED},
+        ({"prompt_tokens": 9}, {"prompt_tokens_details": {"cached_tokens": 1}}),
+        ({"prompt_tokens_details": None}, {"prompt_tokens_details": {"cached_tokens": 1}}),
+        ({"prompt_tokens_details": {"cached_tokens": None}}, {"prompt_tokens_details": {"cached_tokens": 1}}),
+        ({"prompt_tokens_details": {"cached_tokens": 1}}, {"prompt_tokens_details": {"cached_tokens": 1}}),
+        ({"prompt_tokens_details": {"cached_tokens": 1}}, {"prompt_tokens_details": None}),
+        ({"input_tokens": 9}, {"input_tokens": 8, "cache_read_input_tokens": 1}),
+        ({"input_tokens": 9, "cache_read_input_tokens": 1}, {"input_tokens": 9, "cache_read_input_tokens": 1}),
     ],
 )
-def test_what_is_right_or_tells_nothing_stays_as_it_is(usage: Json) -> None:
-    assert with_cached_tokens(usage, CACHED) is None
+def test_what_is_right_or_tells_nothing_stays_as_it_is(usage: Json, prefill: Json) -> None:
+    assert with_counts_of_prefill(usage, prefill) is None
 
 
 def test_cached_tokens_count_among_the_prompts_in_every_api() -> None:

@@ -2,23 +2,19 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from routing.bodies import NotJson, Unread, prefill_body, why_not_split
-from routing.large import LARGE_BYTES, read_large, top_level
-from tests.routing.scripted import Client, Seen, Wire, chat_chunk, prefills, site, streams
-from tests.routing.test_bodies import objects
-
-
-@given(objects, st.sampled_from([None, 1]), st.booleans())
-def test_the_top_level_is_what_parsing_finds(body: dict[str, Any], indent: int | None, ascii_: bool) -> None:
-    raw = json.dumps(body, indent=indent, ensure_ascii=ascii_).encode("utf-8", "surrogatepass")
-    found = {name: json.loads(raw[start:end]) for name, start, end in top_level(raw) if name is not None}
-    assert found == json.loads(raw)
+from routing import large
+from routing.bodies import LARGE_BYTES, NotJson, Unread, prefill_body, why_not_split
+from routing.exchange import Exchange
+from routing.large import in_steps, read_large
+from routing.reply import Request
+from routing.windows import top_level
+from tests.routing.scripted import Client, Seen, Wire, chat_chunk, prefill_answer, prefills, site, streams
+from tests.routing.test_bodies import loaded
 
 
 @pytest.mark.parametrize(
@@ -31,18 +27,18 @@ def test_what_is_no_object_is_refused(raw: bytes) -> None:
 
 async def test_large_values_stay_the_bytes_they_are() -> None:
     raw = b'{"model": "m", "messages": [ {"content": "' + b"x" * LARGE_BYTES + b'\\u00e9"} ], "n": 1}'
-    body = await read_large(raw)
+    body = (await read_large(raw)).body
     assert (body["model"], body["n"], type(body["messages"])) == ("m", 1, Unread)
     made = prefill_body("/v1/chat/completions", body)
-    assert b"\\u00e9" in made
-    assert json.loads(made)["messages"] == json.loads(raw)["messages"]
+    assert body["messages"].raw in made
+    assert loaded(made)["messages"] == json.loads(raw)["messages"]
 
 
 @pytest.mark.parametrize(
     ("prompt", "splits"), [("x" * 20_000, True), ([7] * 20_000, True), (["x" * 20_000, "y"], False)]
 )
 async def test_large_prompts_are_split_where_small_ones_are(prompt: object, splits: bool) -> None:
-    body = await read_large(json.dumps({"prompt": prompt}).encode())
+    body = (await read_large(json.dumps({"prompt": prompt}).encode())).body
     assert (why_not_split("/v1/completions", body) is None) is splits
 
 
@@ -53,6 +49,52 @@ async def test_a_large_body_reaches_both_servers_whole() -> None:
         assert place["P1"].seen[0].body["messages"] == messages
         assert place["D1"].seen[0].body["messages"] == messages
     assert answer.text == "abc"
+
+
+async def test_where_the_prompt_begins_is_told() -> None:
+    raw = b'{"model": "m", "user": "messages", "messages": ["' + b"x" * LARGE_BYTES + b'"]}'
+    assert (await read_large(raw)).prompt_at == raw.index(b"[")
+
+
+async def test_a_small_value_is_left_unread_when_many_were_read_before() -> None:
+    piece = b'"k%d": "' + b"v" * 10_000 + b'",'
+    raw = b"{" + b"".join(piece % number for number in range(200)) + b'"n": 2, "z": "' + b"v" * 10_000 + b'"}'
+    body = (await read_large(raw)).body
+    assert (type(body["k0"]), body["n"], type(body["z"])) == (str, 2, Unread)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{" + b"".join(b'"%d":1,' % number for number in range(10_000)) + b'"z":1}',
+        b'{"vllm_xargs": {"a": "' + b"v" * 20_000 + b'"}}',
+    ],
+)
+async def test_what_could_hide_anything_or_never_ends_is_refused(raw: bytes) -> None:
+    with pytest.raises(NotJson):
+        await read_large(raw)
+
+
+async def test_of_several_bodies_one_step_is_done_in_a_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "STEP_S", 0.0)
+    turn = 0
+    done_in: list[int] = []
+
+    def count_turns() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count_turns)
+
+    def steps() -> Iterator[None]:
+        for _ in range(10):
+            done_in.append(turn)
+            yield
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(count_turns)
+    await asyncio.gather(*(in_steps(steps()) for _ in range(3)))
+    assert len(done_in) == 30
+    assert len(set(done_in)) == 30
 
 
 async def test_a_stream_goes_on_while_large_bodies_are_read() -> None:
@@ -77,3 +119,35 @@ async def test_a_stream_goes_on_while_large_bodies_are_read() -> None:
         record = next(iter(place.router.active)).record
         assert len(record.gaps_ms) > 5
         assert max(record.gaps_ms) < 1000
+
+
+async def test_an_answered_request_leaves_nothing_of_its_body_with_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests: list[Request] = []
+    begin = Exchange.begin
+
+    def noting(exchange: Exchange) -> Any:
+        requests.append(exchange._request)
+        return begin(exchange)
+
+    monkeypatch.setattr(Exchange, "begin", noting)
+    async with site({"N1": streams()}) as place, Client(place.port) as client:
+        await client.chat()
+        await client.head()
+        await place.records.wait()
+        assert [request.body for request in requests] == [b""]
+
+
+async def test_usage_is_put_right_in_a_large_answer() -> None:
+    async def prefill(seen: Seen, wire: Wire) -> None:
+        await wire.json(prefill_answer(cached=64))
+
+    async def decode(seen: Seen, wire: Wire) -> None:
+        usage = {"prompt_tokens": 128, "prompt_tokens_details": {"cached_tokens": 128}}
+        await wire.json({"id": "x", "usage": usage, "choices": ["\u00e9" * LARGE_BYTES]})
+
+    async with site({"P1": prefill, "D1": decode}) as place:
+        answer = await place.chat()
+    assert answer.json["usage"]["prompt_tokens_details"] == {"cached_tokens": 64}
+    assert answer.json["choices"] == ["\u00e9" * LARGE_BYTES]
