@@ -12,6 +12,17 @@ def text(name: str, default: str = "") -> str:
     return os.environ.get(name, "").strip() or default
 
 
+def secret(name: str) -> str:
+    """As given, else what the file named by NAME_FILE holds, so that a password need not stand in the environment."""
+    path = text(f"{name}_FILE")
+    if (given := text(name)) or not path:
+        return given
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{name}_FILE={path!r} cannot be read: {error}") from error
+
+
 def number(name: str, default: float) -> float:
     raw = text(name)
     try:

@@ -1,6 +1,5 @@
 """Settings. Every default runs from a fresh clone; the README lists what the environment can change."""
 
-import secrets
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -8,6 +7,7 @@ from urllib.parse import urlsplit
 from csp.constants import NONCE, NONE, SELF
 
 from console import env
+from console.kept import kept
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = env.folder("DATA_DIR", BASE_DIR / "data")
@@ -18,18 +18,7 @@ NODE_MODULES = env.folder("NODE_MODULES", BASE_DIR / "node_modules")
 
 def kept_secret(name: str) -> str:
     """The value of environment variable `name`, else one made once and kept in DATA_DIR with mode 600."""
-    if given := env.text(name):
-        return given
-    path = DATA_DIR / name.lower()
-    if path.exists():
-        return path.read_text()
-    made = secrets.token_urlsafe(48)
-    try:
-        path.touch(mode=0o600, exist_ok=False)
-    except FileExistsError:
-        return path.read_text() or made
-    path.write_text(made)
-    return made
+    return env.secret(name) or kept(DATA_DIR / name.lower())
 
 
 def database(url: str) -> dict[str, Any]:
@@ -139,7 +128,7 @@ TEMPLATES = [
     }
 ]
 
-DATABASES = {"default": database(env.text("DATABASE_URL"))}
+DATABASES = {"default": database(env.secret("DATABASE_URL"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"
@@ -196,7 +185,7 @@ CONTENT_SECURITY_POLICY = {
 
 # Broker, live streams and router loads: one Redis or Valkey. The supervisors (`manage.py demo`, `manage.py up`) start
 # an embedded Valkey when REDIS_URL is not given, and pass its address on to everything that they start.
-REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
+REDIS_URL = env.secret("REDIS_URL") or "redis://127.0.0.1:6379/0"
 REDIS_PREFIX = env.text("REDIS_PREFIX", "switchyard")
 BROKER_PUBLIC_URL = env.text("BROKER_PUBLIC_URL")
 """Where hosts reach the broker, when that is not what REDIS_URL says: redis://broker.example.org:6379/0"""
@@ -251,6 +240,8 @@ PAGE_SLOTS = env.integer("PAGE_SLOTS", 8)
 """Page and API requests that run at once, each with a thread and a database connection. More wait their turn."""
 METRICS_OPEN = env.flag("METRICS_OPEN", False)
 """/metrics without a token, for scrapers on a closed network."""
+ALIVE_FILE = env.text("ALIVE_FILE")
+"""Touched by worker, beat and agent while they do their work; see `console/alive.py`."""
 
 # A line for each of three tasks a second would bury what matters.
 QUIET_LOGGERS = ("axes", "httpx", "celery.app.trace", "celery.worker.strategy", "celery.beat")

@@ -58,8 +58,8 @@ def start(supervisor: Supervisor, place: Place) -> dict[str, str]:
     child_env = {
         **os.environ,
         "DATA_DIR": str(place.data_dir),
-        "REDIS_URL": env.text("REDIS_URL") or start_valkey(supervisor, place),
-        "VALKEY_BIND": "" if env.text("REDIS_URL") else place.bind,
+        "REDIS_URL": env.secret("REDIS_URL") or start_valkey(supervisor, place),
+        "VALKEY_BIND": "" if env.secret("REDIS_URL") else place.bind,
         "ALLOWED_HOSTS": env.text("ALLOWED_HOSTS") or ",".join(allowed_hosts(place.host)),
         "DJANGO_SETTINGS_MODULE": "console.settings",
         "PYTHONUNBUFFERED": "1",

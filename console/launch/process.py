@@ -87,7 +87,7 @@ def child_environment(inherited: Mapping[str, str], added: Mapping[str, str], ma
     kept = {
         name: value
         for name, value in inherited.items()
-        if name not in _NOT_FOR_SERVERS and not name.startswith(_NOT_FOR_SERVERS_PREFIXES)
+        if name.removesuffix("_FILE") not in _NOT_FOR_SERVERS and not name.startswith(_NOT_FOR_SERVERS_PREFIXES)
     }
     # setproctitle, which engines use, would otherwise write over the environment that /proc shows, marker included.
     return {**kept, "SPT_NOENV": "1", **added, MARKER: marker}

@@ -37,11 +37,12 @@ def join(valkey: "redis.Redis", tmp_path: Path, live_server: LiveServer) -> Iter
     """Starts an agent with a token, and without any address of the broker."""
     made: list[AgentProcess] = []
 
-    def start(plain: str, name: str = "gpu01") -> AgentProcess:
+    def start(plain: str, name: str = "gpu01", **variables: str) -> AgentProcess:
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         made.append(AgentProcess(valkey, folder, name, broker_url="redis://127.0.0.1:1/0"))
-        return made[-1].start("--console", live_server.url, "--token", plain)
+        token = ["--token", plain] if plain else []
+        return made[-1].start("--console", live_server.url, *token, **variables)
 
     yield start
     for agent in made:
@@ -85,6 +86,17 @@ def test_a_host_joins_with_a_token_and_reports(join: Join) -> None:
     host = Host.objects.get(name="gpu01")
     assert (host.is_reachable, host.gpus.count(), admission.login_of(host)) == (True, 2, "own")
     assert AuditEntry.objects.get(action="host.join").actor.startswith("join token rack 1 (syj-")
+
+
+def test_a_host_joins_with_a_token_from_a_file_and_a_restart_with_the_same_words_needs_it_no_more(
+    join: Join, live_server: LiveServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{make_token()}\n")
+    agent = join("", JOIN_TOKEN_FILE=str(file))
+    assert agent.signal(signal.SIGTERM) == 0
+    agent.start("--console", live_server.url, JOIN_TOKEN_FILE=str(file))
+    assert agent.next_report()["host"] == "gpu01"
 
 
 def test_the_secret_is_kept_for_its_owner_alone_and_the_console_knows_its_hash_only(join: Join) -> None:

@@ -76,7 +76,7 @@ class Command(BaseCommand):
         add(
             "--console", default="", metavar="URL", help="the console to join, such as http://console:8000; needed once"
         )
-        add("--token", default=env.text("JOIN_TOKEN"), help="a join token of that console, or JOIN_TOKEN; needed once")
+        add("--token", default="", help="a join token of that console, or JOIN_TOKEN; needed once")
         add("--broker", default="", help="to join without a token: redis://:password@host:6379/0; better given as "
             "REDIS_URL, because other users of this machine can read the command line")  # fmt: skip
         add("--address", default="", help="where routers and other hosts reach this one; default: the address of the "
@@ -93,13 +93,14 @@ class Command(BaseCommand):
         try:
             broker = self._broker(options)
             self._serve(self._settle(options, broker), broker)
-        except (CannotJoin, StateDirInUse, PermissionError) as error:
+        except (CannotJoin, StateDirInUse, PermissionError, env.BadSetting) as error:
             raise CommandError(str(error)) from error
 
     def _broker(self, options: dict[str, Any]) -> Broker:
         """As given, else as joined, else as the environment has it. Raises CannotJoin."""
         if not options["broker"]:
-            found = credential.settle(_state_dir(options), options["name"], options["console"], options["token"])
+            token = options["token"] or env.secret("JOIN_TOKEN")
+            found = credential.settle(_state_dir(options), options["name"], options["console"], token)
             if found is not None:
                 kept, warning = found
                 if warning:
