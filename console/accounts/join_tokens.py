@@ -59,6 +59,14 @@ def find(plain: str) -> JoinToken:
     return token
 
 
+def still_counts(plain: str) -> bool:
+    """Whether no new one is due: it lets a machine in, or did so already, or was revoked on purpose."""
+    token = JoinToken.objects.filter(hashed=digest(plain)).first()
+    if token is None:
+        return False
+    return token.is_used_up or token.revoked_at is not None or token.is_valid(timezone.now())
+
+
 def use(token: JoinToken) -> None:
     """Of two machines with a token for one, the second gets Unauthorized."""
     rows = JoinToken.objects.filter(pk=token.pk)
