@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import redis
 
+from console import alive
 from console.launch.contracts import HostReport
 from console.launch.joining import TIMEOUT_S
 
@@ -39,7 +40,9 @@ class ReportChannel:
 
     def publish(self, report: HostReport) -> int:
         """How many workers heard it. Raises redis.RedisError, OSError."""
-        return int(self._client.publish(self._channel, json.dumps(report)))
+        heard = int(self._client.publish(self._channel, json.dumps(report)))
+        alive.show()
+        return heard
 
     def close(self) -> None:
         self._client.close()

@@ -8,6 +8,7 @@ import threading
 
 from celery.signals import worker_ready
 
+from console import alive
 from console.celery import app
 from console.launch import adopted, reports, verification
 from console.launch import tick as ticking
@@ -34,6 +35,7 @@ def tick() -> None:
         return
     try:
         ticking.tick()
+        alive.show()
     finally:
         _ticking.release()
 
