@@ -6,9 +6,13 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import cycle
 from pathlib import Path
 from typing import TypedDict, TypeVar
 
+from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from console.accounts import people
@@ -47,15 +51,17 @@ class DemoFile(TypedDict):
     engine: str
 
 
-def seed(plan: Plan, host_name: str, since: float, url: str, known_password: str) -> DemoFile:
-    """Returns once the deployment serves. `since`: Unix time after which the host's agent started.
+def seed(plan: Plan, host_names: Sequence[str], since: float | None, url: str, known_password: str) -> DemoFile:
+    """Returns once the deployment serves. `since`: Unix time after which the hosts' agents started; None: it is not
+    known, and a report that comes from now on will do.
 
     Raises SeedFailed.
     """
     user, password = ensure_admin(known_password)
     actor = person(user)
-    host = wait_for_host(host_name, since)
-    deployment, is_new = ensure_deployment(plan, actor, host)
+    begun_at = timezone.now()
+    hosts = [wait_for_host(name, since, begun_at) for name in host_names]
+    deployment, is_new = ensure_deployment(plan, actor, hosts)
     wait_until_it_serves(deployment, actor, plan.ready_limit_s, may_lack_some=not is_new)
     return {
         "url": url,
@@ -80,23 +86,28 @@ def ensure_admin(known_password: str) -> tuple[User, str]:
     return people.change(people.COMMAND_LINE, USERNAME, password=password), password
 
 
-def wait_for_host(name: str, since: float) -> Host:
+def wait_for_host(name: str, since: float | None, begun_at: datetime) -> Host:
     """Once it has reported by its present agent: until then its servers' rows tell of an earlier run."""
+    is_present = Q(last_seen_at__gte=begun_at) if since is None else Q(agent_started_at__gte=since)
 
     def find() -> Host | None:
-        host = Host.objects.filter(name=name, agent_started_at__gte=since).first()
+        host = Host.objects.filter(is_present, name=name).first()
         return host if host is not None and host.is_reachable and host.address else None
 
     return _wait_for(find, HOST_LIMIT_S, lambda: f"The agent of host {name} did not report. Read its log.")
 
 
-def ensure_deployment(plan: Plan, actor: Actor, host: Host) -> tuple[Deployment, bool]:
-    """True when it was made just now. One that is there stays as it is: people may have changed it on purpose."""
+@transaction.atomic
+def ensure_deployment(plan: Plan, actor: Actor, hosts: Sequence[Host]) -> tuple[Deployment, bool]:
+    """True when it was made just now, whole or not at all; its servers go to the hosts in turn.
+
+    One that is there stays as it is: people may have changed it on purpose.
+    """
     deployment = Deployment.objects.filter(name=plan.deployment["name"]).first()
     if deployment is not None and deployment.servers.exists():
         return deployment, False
     deployment = deployment or actions.create_deployment(actor, plan.deployment)
-    for role, gpus in plan.servers:
+    for (role, gpus), host in zip(plan.servers, cycle(hosts), strict=False):
         actions.add_server(actor, deployment_id=deployment.pk, host_id=host.pk, role=role, gpu_indexes=list(gpus))
     return deployment, True
 

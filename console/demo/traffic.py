@@ -111,7 +111,10 @@ async def send_mix(demo: dict[str, str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    asyncio.run(send_mix(json.loads(parser.parse_args().file.read_text())))
+    parser.add_argument("--url", default="", help="where to send, when that is not the address in FILE")
+    given = parser.parse_args()
+    demo = json.loads(given.file.read_text())
+    asyncio.run(send_mix({**demo, "url": given.url or demo["url"]}))
 
 
 if __name__ == "__main__":

@@ -2,16 +2,21 @@
 
 import json
 import stat
+from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from django.utils import timezone
 
+from console.accounts import people
 from console.accounts.models import ApiToken, User
 from console.demo import seed
+from console.demo.plans import simulated
 from console.demo.seed import DemoFile, ensure_admin, fresh_key, fresh_token, read_password, to_start, write_demo_file
-from console.fleet.models import Server
+from console.fleet.models import Deployment, Host, Server
 from console.fleet.states import ServerState
-from tests.factories import make_deployment, make_user
+from tests.factories import make_deployment, make_host, make_user
 
 DEMO: DemoFile = {
     "url": "http://127.0.0.1:8000",
@@ -110,4 +115,43 @@ def test_each_run_ends_the_key_of_the_one_before() -> None:
 def test_it_says_when_no_agent_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seed, "HOST_LIMIT_S", 0.0)
     with pytest.raises(seed.SeedFailed, match="The agent of host nowhere did not report"):
-        seed.wait_for_host("nowhere", since=0.0)
+        seed.wait_for_host("nowhere", since=0.0, begun_at=timezone.now())
+
+
+@pytest.mark.django_db
+def test_what_a_host_reported_before_a_restart_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seed, "HOST_LIMIT_S", 0.0)
+    begun_at = timezone.now()
+    make_host(name="gpu01", address="gpu01", last_seen_at=begun_at - timedelta(seconds=1))
+    with pytest.raises(seed.SeedFailed, match="The agent of host gpu01 did not report"):
+        seed.wait_for_host("gpu01", since=None, begun_at=begun_at)
+
+
+@pytest.mark.django_db
+def test_servers_of_each_role_are_spread_over_the_hosts() -> None:
+    deployment = seeded("gpu01", "gpu02")
+    placed = deployment.servers.order_by("id").values_list("role", "host__name")
+    assert list(placed) == [("prefill", "gpu01"), ("prefill", "gpu02"), ("decode", "gpu01"), ("decode", "gpu02")]
+
+
+@pytest.mark.django_db
+def test_a_deployment_that_is_there_stays_as_it_is() -> None:
+    deployment = seeded("gpu01")
+    deployment.servers.order_by("id")[0].delete()
+    seeded("gpu02")
+    assert list(deployment.servers.values_list("host__name", flat=True)) == ["gpu01"] * 3
+
+
+@pytest.mark.django_db
+def test_a_filling_that_broke_half_way_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("console.fleet.actions.add_server", Mock(side_effect=InterruptedError))
+    with pytest.raises(InterruptedError):
+        seeded("gpu01")
+    assert not Deployment.objects.exists()
+
+
+def seeded(*host_names: str) -> Deployment:
+    """The demo's deployment on hosts that are made where they are missing."""
+    known = {host.name: host for host in Host.objects.filter(name__in=host_names)}
+    hosts = [known.get(name) or make_host(name=name, gpus=4) for name in host_names]
+    return seed.ensure_deployment(simulated(), people.COMMAND_LINE, hosts)[0]

@@ -1,10 +1,14 @@
-"""`manage.py seed`: fills a running console for the demo. `manage.py demo` calls it."""
+"""`manage.py seed`: fills a running console for the demo. `manage.py demo` and the compose file call it."""
 
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from console import env
 from console.demo import plans
 from console.demo.seed import SeedFailed, read_password, ready_line, seed, write_demo_file
 from console.fleet.errors import FleetError
@@ -14,18 +18,32 @@ class Command(BaseCommand):
     help = "Makes the admin, a deployment and its servers, waits until they serve, and writes the demo's file."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--url", required=True, help="where people reach the console")
-        parser.add_argument("--host", required=True, help="name of the host to launch on")
-        parser.add_argument("--since", required=True, type=float, help="Unix time; the host's agent started later")
-        parser.add_argument("--file", required=True, type=Path, help="the file to write; the password in it is kept")
+        add = parser.add_argument
+        add("--url", required=True, help="where people reach the console")
+        add("--host", required=True, action="append", help="name of a host to launch on; may be given several times")
+        add("--since", type=float, help="Unix time; the hosts' agents started later. Default: hosts that report now")
+        add("--file", required=True, type=Path, help="the file to write; the password in it is kept")
+        add("--tell", action="store_true", help="print address and login when done")
+        add("--then-send-to", metavar="URL", help="afterwards, send the demo's traffic there until stopped; TRAFFIC=0 "
+            "sends none")  # fmt: skip
 
-        parser.add_argument("--tell", action="store_true", help="print address and login when done")
-
-    def handle(self, *args: Any, url: str, host: str, since: float, file: Path, tell: bool, **options: Any) -> None:
+    def handle(self, *args: Any, file: Path, tell: bool, then_send_to: str | None, **options: Any) -> None:
+        known_password = read_password(file) or read_password(file.with_suffix(".last"))
         try:
-            demo = seed(plans.from_environment(), host, since, url, read_password(file.with_suffix(".last")))
+            plan = plans.from_environment()
+            demo = seed(plan, options["host"], options["since"], options["url"], known_password)
         except (SeedFailed, FleetError) as error:
             raise CommandError(str(error)) from error
         write_demo_file(file, demo)
         if tell:
             self.stdout.write(ready_line(demo))
+            self.stdout.flush()
+        if then_send_to:
+            _go_on_as_sender(file, then_send_to)
+
+
+def _go_on_as_sender(file: Path, url: str) -> None:
+    """In this process's place: the sender needs neither Django nor its memory."""
+    if not env.flag("TRAFFIC", True):
+        signal.pause()
+    os.execv(sys.executable, [sys.executable, "-m", "console.demo.traffic", str(file), "--url", url])
