@@ -1,22 +1,39 @@
-# One image for web, worker, beat and simulated hosts; the command says which. Hosts with GPUs install from the lock file.
+# One image for web, worker, beat and simulated hosts; the command says which. docs/hosts.md tells how a machine with
+# GPUs joins; it does not run this image.
 FROM node:20-bookworm-slim AS pages
 WORKDIR /app
 COPY package.json package-lock.json .npmrc ./
-RUN npm ci --ignore-scripts
+# Of 80 MB of packages the pages use these files.
+RUN npm ci --ignore-scripts \
+    && mkdir -p kept/@tabler/core/dist/css kept/@tabler/icons/icons kept/uplot/dist kept/sortablejs/modular \
+    && cd node_modules \
+    && cp @tabler/core/dist/css/tabler.min.css ../kept/@tabler/core/dist/css \
+    && cp -r @tabler/icons/icons/outline ../kept/@tabler/icons/icons \
+    && cp uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css ../kept/uplot/dist \
+    && cp sortablejs/modular/sortable.esm.js ../kept/sortablejs/modular
+
+FROM python:3.11-slim-bookworm AS packages
+COPY requirements-run.lock ./
+RUN python -m venv /opt/venv \
+    && /opt/venv/bin/pip install --no-cache-dir --no-compile --require-hashes -r requirements-run.lock \
+    && /opt/venv/bin/pip uninstall --yes pip setuptools \
+    && /opt/venv/bin/python -m compileall -q -j 0 /opt/venv/lib
 
 FROM python:3.11-slim-bookworm
-ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PIP_NO_CACHE_DIR=1 DATA_DIR=/data
+ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 DATA_DIR=/data
 WORKDIR /app
-COPY requirements.lock ./
-RUN pip install --require-hashes -r requirements.lock
-COPY --from=pages /app/node_modules node_modules
+COPY --from=packages /opt/venv /opt/venv
+COPY --from=pages /app/kept node_modules
 COPY manage.py ./
 COPY console console
 COPY routing routing
 COPY templates templates
 COPY static static
-RUN useradd --create-home switchyard && mkdir /data && chown switchyard /data
+# Compiled once, here: containers cannot write beside the code. The folders are where volumes are mounted: a new volume
+# takes over their owner.
+RUN python -m compileall -q console routing \
+    && useradd --uid 10001 --no-create-home --home-dir /data switchyard \
+    && install -d -o switchyard -g switchyard /data /secrets /join
 USER switchyard
-VOLUME /data
 EXPOSE 8000
 CMD ["python", "manage.py", "web", "--host", "0.0.0.0", "--port", "8000"]
