@@ -26,6 +26,7 @@ from routing.record import Observer, Record
 from routing.release import release
 from routing.reply import Request
 from routing.table import EMPTY, Deployment, Server, Table
+from routing.turnstile import Turnstile
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -73,6 +74,7 @@ class Router:
         self._releases: set[asyncio.Task[None]] = set()
         self._swapped: asyncio.Event | None = None
         self._waiting = 0
+        self.turnstile = Turnstile()
         self.metrics.watch(self)
         self.swap(table)
 
@@ -244,12 +246,14 @@ class Router:
         reply = AsgiReply(receive, send)
         request = Request(scope["method"], scope["path"], query, headers, body, len(body) > self.max_body_bytes)
         exchange = Exchange(self, request, reply)
-        task = exchange.begin()
+        over = asyncio.Event()
+        exchange.on_over = over.set
+        exchange.begin()
         try:
             await reply.pump()
         finally:
             exchange.leave()
-            await asyncio.wait([task])
+            await over.wait()
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """None: the client left before its request was complete. Reads little more than the limit of a longer one."""

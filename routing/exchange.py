@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from routing.answer import Answer
 from routing.ask import Ask, read_ask, request_id
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from routing.app import Router
 
 logger = logging.getLogger(__name__)
+Phase = Literal["waiting", "unwanted", "running", "over"]
 
 
 class Exchange:
@@ -35,12 +37,14 @@ class Exchange:
         "_attempt",
         "_clock",
         "_layouts",
+        "_phase",
         "_reply",
         "_request",
         "_router",
         "_table",
         "_task",
         "client_left",
+        "on_over",
         "record",
     )
 
@@ -55,31 +59,46 @@ class Exchange:
         self._table = router.table
         self._layouts = router.layouts
         self.client_left = False
+        self.on_over: Callable[[], None] | None = None
+        """Called when everything it held is given back, whatever became of it."""
+        self._phase: Phase = "waiting"
         self._task: asyncio.Task[None] | None = None
         self._attempt: Attempt | None = None
 
-    def begin(self) -> "asyncio.Task[None]":
+    def begin(self) -> None:
         self._reply.on_disconnect = self.leave
+        self._router.enter(self)
+        self._router.turnstile.enter(self._start)
+
+    def _start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
-        return self._task
 
     def leave(self) -> None:
         """The client is gone: both legs stop. Nothing happens when the exchange is over."""
-        if self._task is None or self._task.done():
+        if self._phase == "over":
             return
         self.client_left = True
         if self._attempt is None or not self._attempt.has_handoff_coming:
-            self._task.cancel()
+            self._cancel()
 
     def stop(self) -> "asyncio.Task[None] | None":
         """The router goes: the client sees its connection break."""
-        if self._task is not None:
-            self._task.cancel()
+        self._cancel()
         return self._task
 
+    def _cancel(self) -> None:
+        """A task that is cancelled before its first step would never run, nor give anything back."""
+        if self._phase == "running":
+            assert self._task is not None
+            self._task.cancel()
+        elif self._phase == "waiting":
+            self._phase = "unwanted"
+
     async def _run(self) -> None:
-        self._router.enter(self)
+        unwanted, self._phase = self._phase == "unwanted", "running"
         try:
+            if unwanted:
+                raise asyncio.CancelledError
             await self._serve()
         except Refusal as refusal:
             self._answer.refuse(refusal)
@@ -101,12 +120,15 @@ class Exchange:
         self._answer.break_off()
 
     def _finish(self) -> None:
+        self._phase = "over"
         self._reply.on_disconnect = None
         self._attempt = None  # It refers to this exchange; without the cycle both are freed at once.
         self._request.body = b""  # The client's connection keeps its request, and may stay open for long.
         self._answer.stop_comments()
         self.record.finished_ms = self._clock.now_ms()
         self._router.leave(self)
+        if self.on_over is not None:
+            self.on_over()
 
     # Serving
 

@@ -1,0 +1,60 @@
+"""Requests that arrive together begin one per turn of the event loop."""
+
+import asyncio
+
+from routing.turnstile import Turnstile
+
+
+async def test_a_request_that_comes_alone_begins_at_once() -> None:
+    turnstile, begun = Turnstile(), list[int]()
+    turnstile.enter(lambda: begun.append(1))
+    assert begun == [1]
+
+
+async def test_requests_that_come_together_begin_one_per_turn_in_order() -> None:
+    turnstile, begun = Turnstile(), list[int]()
+    for number in range(4):
+        turnstile.enter(lambda number=number: begun.append(number))  # type: ignore[misc]
+    seen = []
+    while len(turnstile):
+        seen.append(list(begun))
+        await asyncio.sleep(0)
+    assert seen == [[0], [0, 1], [0, 1, 2]]
+    assert begun == [0, 1, 2, 3]
+
+
+async def test_one_that_comes_while_others_wait_does_not_overtake_them() -> None:
+    turnstile, begun = Turnstile(), list[str]()
+    for name in ("first", "second", "third"):
+        turnstile.enter(lambda name=name: begun.append(name))  # type: ignore[misc]
+    await asyncio.sleep(0)
+    turnstile.enter(lambda: begun.append("late"))
+    while len(turnstile):
+        await asyncio.sleep(0)
+    assert begun == ["first", "second", "third", "late"]
+
+
+async def test_after_a_quiet_turn_the_next_begins_at_once_again() -> None:
+    turnstile, begun = Turnstile(), list[int]()
+    turnstile.enter(lambda: begun.append(1))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    turnstile.enter(lambda: begun.append(2))
+    assert begun == [1, 2]
+
+
+async def test_what_a_beginning_raises_does_not_hold_up_the_others() -> None:
+    turnstile, begun = Turnstile(), list[int]()
+    failures = list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
+
+    def fail() -> None:
+        raise RuntimeError("no")
+
+    turnstile.enter(lambda: begun.append(1))
+    turnstile.enter(fail)
+    turnstile.enter(lambda: begun.append(3))
+    while len(turnstile):
+        await asyncio.sleep(0)
+    assert begun == [1, 3]
+    assert len(failures) == 1
