@@ -3,6 +3,7 @@
 #   make demo                run everything on this machine, with simulated GPUs; Ctrl-C stops all of it
 #   make demo ENGINE=vllm    the same in front of real vLLM on the CPU (after `make real-engine`)
 #   make test lint bench     what they say
+#   make compile             the router's hot path as machine code (needs a C compiler; falls back when the code changes)
 #   make bench-scale         one console in front of 200 reporting hosts
 #
 # `make demo` reads PORT (8000), HOST (127.0.0.1), DATA_DIR (data) and TRAFFIC (1; 0 sends none).
@@ -12,7 +13,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 TESTS ?= tests
 .DEFAULT_GOAL := help
-.PHONY: help install install-python install-npm test-tools demo test lint real-engine test-real-engine bench bench-scale clean
+.PHONY: help compile install install-python install-npm test-tools demo test test-compiled lint real-engine test-real-engine bench bench-scale clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -37,13 +38,17 @@ lint: install-python
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 
-# Two runs, whatever becomes of the first: what shares nothing runs on two cores; what starts whole demos has the
-# machine to itself.
+# Three runs, whatever becomes of the first: what shares nothing runs on two cores; what starts whole demos has the
+# machine to itself; the router's tests once more with its hot path compiled.
 test: install test-tools
 	@failed=0; \
-	tools/run-tests $(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
+	SWITCHYARD_PLAIN_PYTHON=1 tools/run-tests $(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
 	tools/run-tests $(RUN) -m pytest -m "browser or whole_demo" $(TESTS) || failed=1; \
+	$(MAKE) --no-print-directory test-compiled || failed=1; \
 	exit $$failed
+
+test-compiled: compile
+	tools/run-tests $(RUN) -m pytest -n 2 --dist loadfile tests/routing tests/gateway
 
 real-engine:
 	@real-engine/setup.sh
@@ -51,7 +56,10 @@ real-engine:
 test-real-engine: install real-engine
 	tools/run-tests $(RUN) -m pytest -m real_engine $(TESTS)
 
-bench: install
+compile: install-python
+	@$(RUN) tools/compile-router
+
+bench: install compile
 	@tools/once out/bench-venv/.requirements.sha256 tests/benchmark/requirements.txt -- \
 		tools/install-bench "$(PYTHON)" out/bench-venv
 	@$(RUN) -m tests.benchmark.compare

@@ -80,7 +80,8 @@ class Decoder(Protocol):
 
 
 class Sized:
-    ends_at_eof = at_boundary = False
+    ends_at_eof = False
+    at_boundary = False
 
     def __init__(self, length: int) -> None:
         self._left = length
@@ -96,7 +97,8 @@ class Sized:
 
 
 class UntilClosed:
-    done = at_boundary = False
+    done = False
+    at_boundary = False
     ends_at_eof = True
 
     def step(self, data: bytes, at: int) -> tuple[bytes, int]:

@@ -6,7 +6,8 @@ Use it as `uvicorn.Config(app, http=protocol_for(router))`. Requests that are pi
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import ClassVar
+from functools import partial
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -22,18 +23,21 @@ LINGER_S = 5.0
 
 
 def protocol_for(router: Router) -> type[HttpToolsProtocol]:
-    """uvicorn's protocol class that serves this router."""
-    return type("RouterProtocol", (RouterProtocol,), {"router": router})
+    """What uvicorn calls for each connection, as it would its protocol's class (a class made here could not be a
+    compiled one's child)."""
+    return cast("type[HttpToolsProtocol]", partial(RouterProtocol, router))
 
 
 class RouterProtocol(HttpToolsProtocol):
     """One client connection."""
 
-    router: ClassVar[Router]
-    _direct: "DirectReply | None" = None
-    """The reply under way, when the request is ours."""
-    _reading: "DirectReply | None" = None
-    """The same while its request is read; a pipelined request that is read meanwhile is uvicorn's."""
+    def __init__(self, router: Router, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.router = router
+        self._direct: DirectReply | None = None
+        """The reply under way, when the request is ours."""
+        self._reading: DirectReply | None = None
+        """The same while its request is read; a pipelined request that is read meanwhile is uvicorn's."""
 
     def on_headers_complete(self) -> None:
         if not self._is_direct():

@@ -5,6 +5,11 @@ import asyncio
 from routing.turnstile import Turnstile
 
 
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def test_a_request_that_comes_alone_begins_at_once() -> None:
     turnstile, begun = Turnstile(), list[int]()
     turnstile.enter(lambda: begun.append(1))
@@ -16,11 +21,10 @@ async def test_requests_that_come_together_begin_one_per_turn_in_order() -> None
     for number in range(4):
         turnstile.enter(lambda number=number: begun.append(number))  # type: ignore[misc]
     seen = []
-    while len(turnstile):
+    for _ in range(4):
         seen.append(list(begun))
-        await asyncio.sleep(0)
-    assert seen == [[0], [0, 1], [0, 1, 2]]
-    assert begun == [0, 1, 2, 3]
+        await turns(1)
+    assert seen == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
 
 
 async def test_one_that_comes_while_others_wait_does_not_overtake_them() -> None:
@@ -29,8 +33,7 @@ async def test_one_that_comes_while_others_wait_does_not_overtake_them() -> None
         turnstile.enter(lambda name=name: begun.append(name))  # type: ignore[misc]
     await asyncio.sleep(0)
     turnstile.enter(lambda: begun.append("late"))
-    while len(turnstile):
-        await asyncio.sleep(0)
+    await turns(5)
     assert begun == ["first", "second", "third", "late"]
 
 
@@ -54,7 +57,6 @@ async def test_what_a_beginning_raises_does_not_hold_up_the_others() -> None:
     turnstile.enter(lambda: begun.append(1))
     turnstile.enter(fail)
     turnstile.enter(lambda: begun.append(3))
-    while len(turnstile):
-        await asyncio.sleep(0)
+    await turns(5)
     assert begun == [1, 3]
     assert len(failures) == 1

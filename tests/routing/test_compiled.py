@@ -1,0 +1,55 @@
+"""Machine code stands in for the sources only while it was made of them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import routing
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the router's sources, with a `clock` module that was "compiled" from them."""
+    shutil.copytree(Path(routing.__file__).parent, tmp_path / "routing", ignore=shutil.ignore_patterns("__pycache__"))
+    made = tmp_path / "out" / "compiled"
+    (made / "routing").mkdir(parents=True)
+    (made / "routing" / "clock.py").write_text("MADE = True\n")
+    (made / "DIGEST").write_text(routing.sources_digest(tmp_path / "routing"))
+    return tmp_path
+
+
+def clock_file(tree: Path, **environment: str) -> Path:
+    """Which file the module is taken from, in a new process."""
+    program = "import routing.clock; print(routing.clock.__file__)"
+    plain = {name: value for name, value in os.environ.items() if name != routing.PLAIN_ENVIRONMENT}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tree, env={**plain, **environment}, capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).relative_to(tree)
+
+
+def test_what_was_made_of_these_sources_is_used(tree: Path) -> None:
+    assert clock_file(tree) == Path("out/compiled/routing/clock.py")
+
+
+def test_a_changed_source_is_run_itself(tree: Path) -> None:
+    with (tree / "routing" / "budget.py").open("a") as source:
+        source.write("\nCHANGED = True\n")
+    assert clock_file(tree) == Path("routing/clock.py")
+
+
+def test_a_module_added_since_then_makes_all_run_plain(tree: Path) -> None:
+    (tree / "routing" / "added.py").write_text("")
+    assert clock_file(tree) == Path("routing/clock.py")
+
+
+def test_what_was_half_made_is_not_used(tree: Path) -> None:
+    (tree / "out" / "compiled" / "DIGEST").unlink()
+    assert clock_file(tree) == Path("routing/clock.py")
+
+
+def test_the_environment_can_ask_for_plain_python(tree: Path) -> None:
+    assert clock_file(tree, **{routing.PLAIN_ENVIRONMENT: "1"}) == Path("routing/clock.py")
