@@ -1,18 +1,30 @@
-"""ORM calls for the background loops of an event loop: one thread, one connection, never on the loop itself."""
+"""The database from outside of requests: calls of an event loop's background loops, and what to do while it is away."""
 
 import asyncio
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from django.db import Error, connections
+from django.db import Error, InterfaceError, OperationalError, connections
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Away = (OperationalError, InterfaceError)
+"""What a call raises when the database is away, locked for too long, or has just ended. Trying again later can help."""
+
+log = logging.getLogger(__name__)
+_waiting: set[str] = set()
+_lock = threading.Lock()
+
 
 class DatabaseThread:
-    """Keeps its connection open between calls and drops it after an error, so a restarted database is found again.
+    """One thread, one connection, never on the event loop itself.
+
+    Keeps its connection open between calls and drops it after an error, so a restarted database is found again.
 
     Calls run one after another: a locked database holds up this thread's callers and nobody else.
     """
@@ -35,3 +47,29 @@ def _guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     except Error:
         connections.close_all()
         raise
+
+
+@contextmanager
+def tried_again(what: str) -> Iterator[None]:
+    """Around what is done again soon anyway: while the database is away it is left out, which is logged once.
+
+    A line for each attempt would bury the log: there are some every second, for as long as the database is away.
+    """
+    try:
+        yield
+    except Away as error:
+        connections.close_all()
+        if _note(what, is_away=True):
+            log.warning("%s: waits, the database does not answer: %s", what, str(error).strip())
+    else:
+        if _note(what, is_away=False):
+            log.warning("%s: goes on, the database answers again", what)
+
+
+def _note(what: str, is_away: bool) -> bool:
+    """Whether that is news."""
+    with _lock:
+        if (what in _waiting) == is_away:
+            return False
+        (_waiting.add if is_away else _waiting.discard)(what)
+        return True

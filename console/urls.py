@@ -9,3 +9,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("console.traffic.urls")),
     path("", include("console.fleet.urls")),
 ]
+
+handler500 = "console.outages.server_error"

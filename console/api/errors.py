@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from django.core.exceptions import PermissionDenied, SuspiciousOperation
 from django.core.exceptions import ValidationError as DjangoValidationError
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
 from kombu.exceptions import OperationalError as BrokerError
 from ninja import NinjaAPI, Schema
@@ -99,6 +99,7 @@ def handle(api: NinjaAPI) -> None:
         SuspiciousOperation: lambda request, error: answer(400, "The request cannot be read: it is too big or broken."),
         UnreadablePostError: lambda request, error: answer(400, "The request ended before its body was complete."),
         OperationalError: _database_away,
+        InterfaceError: _database_away,
         BrokerError: _broker_away,
         RedisError: _broker_away,
         Exception: _fault,
@@ -134,7 +135,7 @@ def _does_not_fit_the_model(request: HttpRequest, error: DjangoValidationError) 
     return answer(400, details[0]["message"], field=details[0]["field"], details=details)
 
 
-def _database_away(request: HttpRequest, error: OperationalError) -> HttpResponse:
+def _database_away(request: HttpRequest, error: Exception) -> HttpResponse:
     log.warning("database: %s", error)
     return answer(503, "The database did not answer. Nothing was changed; try again.")
 

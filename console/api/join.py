@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.cache import cache
 from django.core.exceptions import SuspiciousOperation
-from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
 from console.api.errors import ApiError, answer
+from console.database import Away
 from console.fleet import admission
 from console.fleet.errors import FleetError, Unauthorized
 
@@ -53,7 +53,7 @@ def _join(request: HttpRequest) -> HttpResponse:
         return answer(error.status, error.message, code=error.code, field=error.field)
     except ApiError as error:
         return answer(error.status, error.message, code=error.code, field=error.field)
-    except OperationalError as error:
+    except Away as error:
         logger.warning("database: %s", error)
         return answer(503, "The console's database did not answer. Nothing was changed; try again.")
 

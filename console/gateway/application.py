@@ -1,6 +1,7 @@
 """One ASGI application: the router, the sockets, and Django's pages and API, in one process."""
 
 import asyncio
+import logging
 from typing import Any
 
 import orjson
@@ -10,12 +11,16 @@ from django.conf import settings
 from django.db import Error
 
 from console import metrics
+from console.database import Away
 from console.gateway.services import Services
 from console.live import origin
+from console.live.consumers import TRY_AGAIN_LATER
 from console.live.urls import websocket_urlpatterns
 from console.slots import App, Receive, Scope, Send, Slots
 from console.static import StaticFiles
 from routing.app import is_ours
+
+log = logging.getLogger(__name__)
 
 
 class Application:
@@ -55,7 +60,11 @@ class Application:
             await send({"type": "websocket.close", "code": 4403})
             return
         scope["collector"], scope["database"] = self.services.collector, self.services.live_database
-        await self._sockets(scope, receive, send)
+        try:
+            await self._sockets(scope, receive, send)
+        except Away as error:
+            log.warning("a socket was refused, its page will try again: the database does not answer: %s", error)
+            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
 
     async def _metrics(self, scope: Scope, send: Send) -> None:
         authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")

@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import connections
 
 from console import valkey
+from console.database import tried_again
 from console.launch.contracts import HostReport
 from console.launch.reporter import channel_of
 
@@ -99,7 +100,8 @@ class Inbox:
         """
         while (report := self._next(host)) is not None:
             try:
-                self._take(report)
+                with tried_again("taking in reports of hosts"):
+                    self._take(report)
             except Exception:
                 logger.exception("a report of %s could not be taken in", host)
                 connections.close_all()  # a restarted database is found again

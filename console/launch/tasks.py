@@ -10,6 +10,7 @@ from celery.signals import worker_ready
 
 from console import alive
 from console.celery import app
+from console.database import tried_again
 from console.launch import adopted, reports, verification
 from console.launch import tick as ticking
 from console.launch.at_once import AtOnce
@@ -34,8 +35,9 @@ def tick() -> None:
     if not _ticking.acquire(blocking=False):
         return
     try:
-        ticking.tick()
-        alive.show()
+        with tried_again("looking at what is due"):
+            ticking.tick()
+            alive.show()
     finally:
         _ticking.release()
 
@@ -44,14 +46,16 @@ def tick() -> None:
 def verify(server_id: int, generation: int) -> None:
     with _checks.taking(("server", server_id)) as taken:
         if taken:
-            verification.verify(server_id, generation)
+            with tried_again("verifying servers"):
+                verification.verify(server_id, generation)
 
 
 @app.task(name="console.verify_pair")
 def verify_pair(prefill_id: int, decode_id: int) -> None:
     with _checks.taking(("pair", prefill_id, decode_id)) as taken:
         if taken:
-            verification.verify_pair(prefill_id, decode_id)
+            with tried_again("verifying pairs"):
+                verification.verify_pair(prefill_id, decode_id)
 
 
 @app.task(name="console.look_at_adopted")
@@ -60,6 +64,7 @@ def look_at_adopted() -> None:
     if not _looking.acquire(blocking=False):
         return
     try:
-        adopted.look_at_all()
+        with tried_again("looking at adopted servers"):
+            adopted.look_at_all()
     finally:
         _looking.release()

@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from console.database import Away
 from console.fleet import admission, adoption, draining, hosts, move_windows, moves, starting
 from console.fleet.models import Host, Server
 from console.fleet.signals import host_changed
@@ -35,7 +36,10 @@ hearing = Hearing(limit_s=settings.HOST_UNREACHABLE_AFTER_S)
 
 
 def tick() -> None:
-    """Parts do not hold each other up: one that fails is logged, and tried again in a second."""
+    """Parts do not hold each other up: one that fails is logged, and tried again in a second.
+
+    Raises `database.Away` at once: without the database no part can do anything.
+    """
     hearing.note(time.monotonic(), not hosts.suspect_ourselves())
     parts: tuple[Callable[[], None], ...] = (
         mark_silent_hosts,
@@ -52,6 +56,8 @@ def tick() -> None:
     for part in parts:
         try:
             part()
+        except Away:
+            raise
         except Exception:
             logger.exception("%s failed and is tried again at the next tick", part.__name__)
 

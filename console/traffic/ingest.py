@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from typing import Any
+from typing import Any, TypeAlias
 
 import redis
 from django.conf import settings
@@ -23,15 +23,20 @@ MAX_BATCHES = 40
 RECLAIM_AFTER_MS = 30_000
 """A batch that a crashed worker took is taken over after this."""
 
+Deployments: TypeAlias = dict[str, tuple[int, str]]
+"""By name: key and served model."""
+
 
 def take_all() -> int:
     """Stores what waits, what a crashed worker left first. Returns the number of entries taken from the stream."""
     client = valkey.client()
     _ensure_group(client)
-    taken = _store(client, _left_behind(client))
+    # Before anything is taken: what is taken while the database is away waits for RECLAIM_AFTER_MS.
+    deployments = _deployments()
+    taken = _store(client, _left_behind(client), deployments)
     for _ in range(MAX_BATCHES):
         entries = _fresh(client)
-        taken += _store(client, entries)
+        taken += _store(client, entries, deployments)
         if len(entries) < BATCH:
             break
     return taken
@@ -61,11 +66,11 @@ def _consumer() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-def _store(client: "redis.Redis", entries: list[Any]) -> int:
+def _store(client: "redis.Redis", entries: list[Any], deployments: Deployments) -> int:
     """Stored first, acknowledged after: a crash in between stores nothing twice, because request ids are unique."""
     if not entries:
         return 0
-    _save(_rows(entries))
+    _save(_rows(entries, deployments))
     ids = [entry_id for entry_id, _ in entries]
     with client.pipeline(transaction=True) as pipe:
         pipe.xack(wire.stream(), GROUP, *ids)
@@ -74,10 +79,9 @@ def _store(client: "redis.Redis", entries: list[Any]) -> int:
     return len(entries)
 
 
-def _rows(entries: list[Any]) -> list[RequestRecord]:
+def _rows(entries: list[Any], deployments: Deployments) -> list[RequestRecord]:
     """An entry that nobody can read is logged and left out, or it would hold up all that follow."""
     rows = []
-    deployments = {name: (pk, model) for name, pk, model in _deployments()}
     for entry_id, fields in entries:
         try:
             rows.append(wire.row(wire.decode(fields[b"r"]), deployments))
@@ -86,8 +90,9 @@ def _rows(entries: list[Any]) -> list[RequestRecord]:
     return rows
 
 
-def _deployments() -> list[tuple[str, int, str]]:
-    return list(Deployment.objects.values_list("name", "pk", "served_model_name"))
+def _deployments() -> Deployments:
+    rows = Deployment.objects.values_list("name", "pk", "served_model_name")
+    return {name: (pk, model) for name, pk, model in rows}
 
 
 def _save(rows: list[RequestRecord]) -> None:

@@ -1,11 +1,13 @@
 """What the worker does for the traffic: stores finished requests each second, forgets old ones each hour."""
 
+from contextlib import suppress
 from datetime import timedelta
 
 from celery import shared_task
 from django.utils import timezone
 
 from console import valkey
+from console.database import tried_again
 from console.traffic import ingest
 from console.traffic.models import RequestRecord
 
@@ -15,10 +17,10 @@ PRUNE_BATCH = 1000
 @shared_task(name="traffic.ingest", autoretry_for=())
 def take_records() -> int:
     """Runs every second; what it cannot do now, the next one does. May run twice at once without harm."""
-    try:
-        return ingest.take_all()
-    except valkey.Down:
-        return 0
+    taken = 0
+    with suppress(*valkey.Down), tried_again("storing finished requests"):
+        taken = ingest.take_all()
+    return taken
 
 
 @shared_task(name="traffic.prune")

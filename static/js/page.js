@@ -51,7 +51,9 @@ window.addEventListener("pageshow", () => { // back from the next page: the form
   }
 });
 
-document.body.addEventListener("toast", (event) => toast(event.detail.text, event.detail.kind));
+document.body.addEventListener("toast", (event) => {
+  if (!isPoll(event)) toast(event.detail.text, event.detail.kind); // such a region says it itself
+});
 document.body.addEventListener("close-ask", closeAsk);
 for (const kind of ["htmx:sendError", "htmx:timeout"]) {
   document.body.addEventListener(kind, (event) => {

@@ -19,12 +19,13 @@ import redis
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
-from django.db.backends.sqlite3.base import DatabaseWrapper
+from django.db.utils import ConnectionHandler
 
 from console.embedded import free_port
 from console.fleet import actions
 from console.fleet.models import Deployment, Host, Move, Pair, Server
 from console.fleet.states import PairState, ServerState
+from console.settings import database as database_settings
 from tests.factories import ADMIN, OPERATOR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,8 +49,9 @@ def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIEN
 class Installation:
     """Processes by name. Whatever one starts is ended with the test, servers included."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, database_url: str = "", redis_url: str = "") -> None:
+        """Without `database_url` over SQLite in its folder, without `redis_url` over the test process's own Valkey."""
+        self.folder, self.database_url = folder, database_url
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.web_port = free_port()
         self._gpu = 0
@@ -57,8 +59,9 @@ class Installation:
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("DATABASE", "PYTEST"))},
             "DATA_DIR": str(folder),
-            "DATABASE_URL": "",
-            "REDIS_URL": settings.REDIS_URL,
+            "SECRET_KEY": settings.SECRET_KEY,  # a login that the test makes counts for the pages
+            "DATABASE_URL": database_url,
+            "REDIS_URL": redis_url or settings.REDIS_URL,
             "DJANGO_SETTINGS_MODULE": "console.settings",
             "AGENT_REPORT_EVERY_S": "0.5",
             "HOST_UNREACHABLE_AFTER_S": "4",
@@ -68,8 +71,11 @@ class Installation:
         }
 
     @property
-    def database(self) -> Path:
-        return self.folder / "switchyard.sqlite3"
+    def database(self) -> dict[str, Any]:
+        """As Django's settings take it."""
+        if self.database_url:
+            return database_settings(self.database_url)
+        return {**connections.settings["default"], "NAME": str(self.folder / "switchyard.sqlite3")}
 
     def next_gpu(self) -> int:
         """Of gpu01; each test takes its own."""
@@ -150,20 +156,20 @@ class Installation:
 
 
 @contextmanager
-def database_in(path: Path, blocker: Any) -> Iterator[None]:
-    """Until the block ends, the test's own ORM works on the file that the processes use."""
-    usual, usual_name = connections["default"], connections.settings["default"]["NAME"]
-    connection = DatabaseWrapper({**usual.settings_dict, "NAME": str(path)}, "default")
+def database_in(database: dict[str, Any], blocker: Any) -> Iterator[None]:
+    """Until the block ends, the test's own ORM works on the database that the processes use, in all its threads."""
+    usual, usual_settings = connections["default"], connections.settings["default"]
+    theirs = ConnectionHandler({"default": database})
     with blocker.unblock():
-        connections["default"] = connection
-        connections.settings["default"]["NAME"] = str(path)  # for connections of other threads
+        connections.settings["default"] = theirs.settings["default"]
+        connections["default"] = theirs.create_connection("default")
         try:
             call_command("migrate", verbosity=0)
             yield
         finally:
-            connection.close()
+            connections["default"].close()
             connections["default"] = usual
-            connections.settings["default"]["NAME"] = usual_name
+            connections.settings["default"] = usual_settings
 
 
 def make_deployment(**engine_env: str) -> Deployment:
