@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from csp.constants import NONCE, NONE, SELF
 
 from console import env
+from console.beat import every
 from console.kept import kept
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -225,9 +226,13 @@ CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"  # nothing to remember between r
 CELERY_BEAT_MAX_LOOP_INTERVAL = min(5.0, TICK_EVERY_S)
 CELERY_BEAT_SCHEDULE = {
     # A late one is pointless: the next has been sent already.
-    "see what is due": {"task": "console.tick", "schedule": TICK_EVERY_S, "options": {"expires": 5 * TICK_EVERY_S}},
-    "store finished requests": {"task": "traffic.ingest", "schedule": 1.0, "options": {"expires": 5}},
-    "forget old requests": {"task": "traffic.prune", "schedule": 3600.0, "options": {"expires": 3600}},
+    "see what is due": {
+        "task": "console.tick",
+        "schedule": every(TICK_EVERY_S),
+        "options": {"expires": 5 * TICK_EVERY_S},
+    },
+    "store finished requests": {"task": "traffic.ingest", "schedule": every(1.0), "options": {"expires": 5}},
+    "forget old requests": {"task": "traffic.prune", "schedule": every(3600.0), "options": {"expires": 3600}},
 }
 CELERY_TASK_ROUTES = {
     "console.verify": {"queue": "checks"},

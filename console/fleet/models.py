@@ -179,9 +179,22 @@ class Revision(models.Model):
         return f"{self.deployment.name} revision {self.number}"
 
 
+LONGEST_CHECK_WAIT = timedelta(minutes=5)
+"""More than the waits between checks of a server."""
+
+
 class ServerQuerySet(models.QuerySet["Server"]):
     def holding_gpu(self) -> "ServerQuerySet":
         return self.filter(state__in=HOLDS_GPU)
+
+    def due(self) -> "ServerQuerySet":
+        """Whose `check_due_at` has come, or was set before somebody set the clock back."""
+        now = timezone.now()
+        return self.filter(
+            models.Q(check_due_at=None)
+            | models.Q(check_due_at__lte=now)
+            | models.Q(check_due_at__gt=now + LONGEST_CHECK_WAIT)
+        )
 
     def with_names(self) -> "ServerQuerySet":
         return self.select_related("deployment", "host")

@@ -175,6 +175,8 @@ def _is_due(pair: Pair, now: datetime) -> bool:
         return False
     if pair.state == PairState.UNVERIFIED or pair.checked_at is None:
         return True
+    if pair.checked_at > now:  # somebody set the clock back
+        return True
     return pair.checked_at + timedelta(seconds=readiness.retry_in_s(pair.attempts)) <= now
 
 

@@ -11,7 +11,6 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from console.database import Away
@@ -131,7 +130,5 @@ def _give_up_launch(server: Server) -> None:
 
 def _take_turn(server: Server) -> bool:
     """True for one worker each `SEND_AGAIN_AFTER_S`."""
-    now = timezone.now()
-    due = Q(check_due_at=None) | Q(check_due_at__lte=now)
-    rows = Server.objects.filter(due, pk=server.pk, generation=server.generation, state=server.state)
-    return bool(rows.update(check_due_at=now + timedelta(seconds=SEND_AGAIN_AFTER_S)))
+    rows = Server.objects.due().filter(pk=server.pk, generation=server.generation, state=server.state)
+    return bool(rows.update(check_due_at=timezone.now() + timedelta(seconds=SEND_AGAIN_AFTER_S)))

@@ -4,7 +4,7 @@ import logging
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F
 from django.utils import timezone
 
 from console.fleet import moves
@@ -21,7 +21,7 @@ def verify(server_id: int, generation: int) -> None:
 
     READY does not wait for peers that are not there, nor for a pair that fails: that one gets no traffic.
     """
-    due = Server.objects.with_names().filter(_is_due(), state=ServerState.VERIFYING)
+    due = Server.objects.with_names().due().filter(state=ServerState.VERIFYING)
     server = due.filter(pk=server_id, generation=generation).first()
     if server is None:
         return
@@ -42,11 +42,7 @@ def verify_pair(prefill_id: int, decode_id: int) -> None:
 
 
 def due_servers() -> list[Server]:
-    return list(Server.objects.filter(_is_due(), state=ServerState.VERIFYING))
-
-
-def _is_due() -> Q:
-    return Q(check_due_at=None) | Q(check_due_at__lte=timezone.now())
+    return list(Server.objects.due().filter(state=ServerState.VERIFYING))
 
 
 def _note_problem(server: Server, problem: str) -> None:

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection, connections
+from django.test import Client
 from pytest_django import Settings
 
-from console.accounts.models import Role
+from console.accounts.models import AuditEntry, Role
 from console.embedded import EmbeddedValkey
+from console.fleet.models import Host
 from console.gateway.models import Epoch
 from console.slots import Receive, Scope, Send
 from console.traffic import tasks
 from console.traffic.models import RequestRecord
-from tests.factories import make_user
+from tests.factories import make_host, make_user
 from tests.gateway.engines import completion, deploy, register
 from tests.simulator.harness import SimulatedServer
 from tests.waiting import wait_until
@@ -61,9 +63,10 @@ def sqlite_lock() -> Iterator[None]:
 
 @contextmanager
 def postgres_lock() -> Iterator[None]:
+    tables = ", ".join(model._meta.db_table for model in (Epoch, AuditEntry))
     with closing(connection.copy()) as other, other.cursor() as cursor:
         cursor.execute("BEGIN")
-        cursor.execute(f"LOCK TABLE {Epoch._meta.db_table} IN ACCESS EXCLUSIVE MODE")
+        cursor.execute(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE")
         yield
         cursor.execute("ROLLBACK")
 
@@ -111,6 +114,27 @@ def test_with_a_locked_database_requests_are_served(own_valkey: EmbeddedValkey, 
         with locked_database():
             meanwhile = ask(web)
         wait_until(lambda: arrived(meanwhile), "its record")
+
+
+def wait_briefly_for_locks() -> None:
+    """On the test's own connection, where a client without sockets runs. SQLite's 20 s are long for a test."""
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout = 200" if connection.vendor == "sqlite" else "SET lock_timeout = 200")
+
+
+def test_a_change_while_the_database_is_locked_is_refused_and_leaves_no_trace(valkey: object) -> None:
+    host, admin = make_host("gpu01"), Client()
+    admin.force_login(make_user(Role.ADMIN))
+    wait_briefly_for_locks()
+    with locked_database():
+        refused = admin.post("/hosts/gpu01/maintenance/", {"on": "1"})
+        shown = admin.get("/hosts/gpu01/")
+    assert (refused.status_code, "What you asked for was not done." in refused.text) == (503, True)
+    assert shown.status_code == 200
+    assert not Host.objects.get(pk=host.pk).maintenance
+    assert not AuditEntry.objects.filter(action="host.maintenance").exists()
+    assert admin.post("/hosts/gpu01/maintenance/", {"on": "1"}).status_code == 302
+    assert Host.objects.get(pk=host.pk).maintenance
 
 
 def test_a_restart_without_a_database_serves_what_was_served_before(

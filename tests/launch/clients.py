@@ -9,6 +9,7 @@ import httpx
 
 from console.gateway import loads
 from console.gateway.models import Epoch
+from console.traffic.models import RequestRecord
 from tests.launch.running import Installation, wait_for
 
 CLIENTS = 2
@@ -60,3 +61,51 @@ def wait_for_routers() -> None:
 def wait_for_more(statuses: "Counter[int]") -> None:
     served = statuses[200]
     wait_for(lambda: statuses[200] >= served + 5, "traffic to flow")
+
+
+def ask(running: Installation, model: str) -> str:
+    """The id of a request that went well."""
+    body = {"model": model, "prompt": "word " * 60, "max_tokens": 4}
+    answer = httpx.post(f"http://127.0.0.1:{running.web_port}/v1/completions", json=body, timeout=30, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-request-id"]
+
+
+def is_recorded(request_id: str) -> bool:
+    return RequestRecord.objects.filter(request_id=request_id).exists()
+
+
+def answers(running: Installation) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{running.web_port}/healthz", trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+class OpenStream:
+    """A long answer that is being read by a thread."""
+
+    def __init__(self, running: Installation, model: str) -> None:
+        self._lines: list[str] = []
+        self._broken = False
+        self._thread = threading.Thread(target=self._read, args=(running.web_port, model))
+        self._thread.start()
+
+    def _read(self, port: int, model: str) -> None:
+        body = {"model": model, "prompt": "word " * 60, "max_tokens": 4000, "stream": True}
+        try:
+            with httpx.stream(
+                "POST", f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60, trust_env=False
+            ) as answer:
+                for line in answer.iter_lines():
+                    self._lines.append(line)
+        except httpx.HTTPError:
+            self._broken = True
+
+    def wait_for_a_token(self) -> None:
+        wait_for(lambda: any(line.startswith("data: ") for line in self._lines), "the first token")
+
+    def ended_broken(self) -> bool:
+        """Waits for its end."""
+        self._thread.join(30)
+        return self._broken and not any("[DONE]" in line for line in self._lines)

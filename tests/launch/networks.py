@@ -19,6 +19,10 @@ SUBNET = f"10.{200 + os.getpid() % 50}.{NUMBER}"
 PASSWORD = "for-this-test-only"
 
 
+def here() -> str:
+    return f"{SUBNET}.1"
+
+
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
@@ -78,15 +82,21 @@ class Network:
 
 @contextmanager
 def network(hosts: int, folder: Path) -> Iterator[Network]:
+    with bridged(hosts) as made, _valkey(folder) as url:
+        yield Network(made, url)
+
+
+@contextmanager
+def bridged(hosts: int) -> Iterator[list[FakeHost]]:
+    """Hosts that reach each other, and this machine at `here()`."""
     made = [FakeHost(number + 1) for number in range(hosts)]
     try:
         ip("link", "add", BRIDGE, "type", "bridge")
-        ip("addr", "add", f"{SUBNET}.1/24", "dev", BRIDGE)
+        ip("addr", "add", f"{here()}/24", "dev", BRIDGE)
         ip("link", "set", BRIDGE, "up")
         for host in made:
             host.plug_in()
-        with _valkey(folder) as url:
-            yield Network(made, url)
+        yield made
     finally:
         for host in made:
             # The cable goes with its namespace.
@@ -96,7 +106,7 @@ def network(hosts: int, folder: Path) -> Iterator[Network]:
 
 @contextmanager
 def _valkey(folder: Path) -> Iterator[str]:
-    address = f"{SUBNET}.1"
+    address = here()
     config = folder / "valkey.conf"
     config.write_text(f'bind {address}\nport 6390\nrequirepass {PASSWORD}\nsave ""\ndir "{folder}"\n')
     with (folder / "valkey.log").open("wb") as log:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,13 @@ class Installation:
         self._gpu += 1
         return self._gpu - 1
 
-    def run(self, name: str, *argv: str) -> None:
-        log = (self.folder / f"{name}.log").open("ab")
-        with log:
+    def run(self, name: str, *argv: str, inside: Sequence[str] = (), **env: str) -> None:
+        """`inside`: what comes before the command to run it elsewhere, in a network namespace."""
+        with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, *argv], cwd=ROOT, env=self.env, stdout=log, stderr=log, start_new_session=True
-            )
+                [*inside, sys.executable, *argv],
+                cwd=ROOT, env={**self.env, **env}, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
 
     def run_worker(self, name: str = "worker") -> None:
         self.run(
@@ -99,13 +100,17 @@ class Installation:
     def run_beat(self) -> None:
         self.run("beat", "-m", "celery", "-A", "console.celery", "beat")
 
-    def run_agent(self, host: str = "gpu01", gpus: int = 4) -> None:
+    def run_agent(
+        self, host: str = "gpu01", gpus: int = 4, address: str = "127.0.0.1", inside: Sequence[str] = (), **env: str
+    ) -> None:
         number = int(host[-2:]) - 1
         first = self._first_port + number * PORTS_EACH // 2
         self.run(
             host,
-            *("manage.py", "agent", "--name", host, "--address", "127.0.0.1", "--simulate-gpus", str(gpus)),
+            *("manage.py", "agent", "--name", host, "--address", address, "--simulate-gpus", str(gpus)),
             *("--port-range", f"{first}-{first + PORTS_EACH // 2 - 1}"),
+            inside=inside,
+            **env,
         )
 
     def run_web(self) -> None:

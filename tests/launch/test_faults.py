@@ -1,9 +1,11 @@
 """What is killed comes back or is shown as gone; nothing runs twice, is lost, or is stopped while it serves."""
 
 import time
+from datetime import timedelta
 
 import psutil
 import pytest
+from django.utils import timezone
 
 from console.fleet import actions, moves
 from console.fleet.errors import Conflict
@@ -11,7 +13,7 @@ from console.fleet.models import Host, Server
 from console.fleet.states import MoveStatus, ServerState
 from tests.environment import VALKEY
 from tests.factories import OPERATOR
-from tests.launch.clients import CLIENTS, traffic, wait_for_more
+from tests.launch.clients import CLIENTS, OpenStream, answers, ask, is_recorded, traffic, wait_for_more
 from tests.launch.running import (
     GPUS,
     Installation,
@@ -185,10 +187,51 @@ def test_a_killed_decode_server_costs_only_the_streams_that_ran_on_it(running: I
     assert set(statuses) <= {200, 0}
 
 
+def test_a_killed_web_process_cuts_its_streams_and_nothing_else(running: Installation) -> None:
+    prefill, decode = start_pair(running, SIMULATOR_SPEED="1")
+    model = prefill.deployment.served_model_name
+    finished = [ask(running, model) for _ in range(3)]
+    wait_for(lambda: all(is_recorded(request_id) for request_id in finished[:-1]), "records of what had ended")
+
+    stream = OpenStream(running, model)
+    stream.wait_for_a_token()
+    move = moves.request(decode.pk, "plain", OPERATOR, confirmed=True)
+    engine = only_engine(running, prefill)
+    running.kill("web")
+    assert stream.ended_broken()
+
+    running.run_web()  # as its supervisor does
+    assert wait_for_end(move).status == MoveStatus.DONE
+    assert (state_of(prefill), only_engine(running, prefill).pid) == (S.READY, engine.pid)
+    wait_for(lambda: answers(running), "the pages to answer")
+    finished.append(ask(running, model))
+    wait_for(lambda: is_recorded(finished[-1]), "records of what came after")
+    assert all(is_recorded(request_id) for request_id in finished[:-2])
+
+
+def test_a_console_whose_clock_jumped_ahead_stops_nothing(running: Installation) -> None:
+    running.run_agent("gpu03")
+    servers = [start_plain(running), add_server(make_deployment(), "plain", 0, host="gpu03")]
+    actions.start(servers[1].pk, OPERATOR)
+    wait_for_state(servers[1], S.READY)
+    engines = [only_engine(running, server) for server in servers]
+    time.sleep(5)  # by now a worker is sure that it hears well
+    an_hour_ago = timezone.now() - timedelta(hours=1)
+    Host.objects.update(last_seen_at=an_hour_ago)
+    Server.objects.update(state_since=an_hour_ago)
+    wait_for(lambda: not Host.objects.filter(last_seen_at=an_hour_ago, name__in=("gpu01", "gpu03")), "new reports")
+    for server, engine in zip(servers, engines, strict=True):
+        fresh = wait_for_state(server, S.READY)
+        assert (fresh.generation, only_engine(running, server).pid) == (1, engine.pid)
+    running.kill("gpu03")
+
+
 def test_a_broker_that_went_away_is_found_again_and_nothing_was_stopped(running: Installation) -> None:
     server = start_plain(running)
     engine = only_engine(running, server)
     other = add_server(make_deployment(), "plain", running.next_gpu())
+    assert VALKEY.process is not None
+    VALKEY.process.kill()
     VALKEY.stop()
     try:
         assert actions.start(other.pk, OPERATOR).state == S.PENDING

@@ -57,6 +57,12 @@ def test_without_any_host_nobody_is_suspected() -> None:
     assert not hosts.suspect_ourselves()
 
 
+def test_a_turn_noted_before_the_clock_was_set_back_holds_nothing_up(sent: Sent) -> None:
+    server = make_server(state=S.PENDING, state_since=ago(10), check_due_at=ago(-3600), launch_spec={"secret_env": {}})
+    tick.tick()
+    assert [(task, queue) for task, _, queue in sent] == [("agent.launch", server.own_host.queue)]
+
+
 def test_a_launch_that_was_lost_is_sent_again_secrets_included(sent: Sent) -> None:
     server = make_server(deployment=make_deployment(server_api_key="very-secret"))
     actions.start(server.pk, OPERATOR)

@@ -53,15 +53,30 @@ def test_a_backlog_is_taken_in_one_go(valkey: "redis.Redis") -> None:
     assert RequestRecord.objects.count() == ingest.BATCH + 20
 
 
+def test_while_the_database_is_away_nothing_is_taken_and_all_is_stored_at_once_when_it_is_back(
+    valkey: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(valkey, finished(request_id="abc"))
+
+    def fail() -> None:
+        raise OperationalError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ingest, "_deployments", fail)
+        assert tasks.take_records() == 0
+    assert tasks.take_records() == 1
+    assert RequestRecord.objects.filter(request_id="abc").exists()
+
+
 def test_what_a_crashed_worker_took_is_taken_over(valkey: "redis.Redis", monkeypatch: pytest.MonkeyPatch) -> None:
     send(valkey, finished(request_id="abc"))
 
     def crash(_: object) -> None:
-        raise OperationalError("the database is away")
+        raise MemoryError
 
     with monkeypatch.context() as patched:
         patched.setattr(ingest, "_save", crash)
-        with pytest.raises(OperationalError):
+        with pytest.raises(MemoryError):
             tasks.take_records()
     assert tasks.take_records() == 0  # the other worker may still be at it
     monkeypatch.setattr(ingest, "RECLAIM_AFTER_MS", 0)
