@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from django.db import Error, InterfaceError, OperationalError, connections
+from django.db import Error, InterfaceError, OperationalError, close_old_connections, connections
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def tried_again(what: str) -> Iterator[None]:
     try:
         yield
     except Away as error:
-        connections.close_all()
+        close_old_connections()
         if _note(what, is_away=True):
             log.warning("%s: waits, the database does not answer: %s", what, str(error).strip())
     else:
