@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from django.db import Error, InterfaceError, OperationalError, close_old_connections, connections
+from django.db import Error, InterfaceError, OperationalError, connections
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,12 +58,19 @@ def tried_again(what: str) -> Iterator[None]:
     try:
         yield
     except Away as error:
-        close_old_connections()
+        _close_idle_connections()
         if _note(what, is_away=True):
             log.warning("%s: waits, the database does not answer: %s", what, str(error).strip())
     else:
         if _note(what, is_away=False):
             log.warning("%s: goes on, the database answers again", what)
+
+
+def _close_idle_connections() -> None:
+    """Of this thread, but for those inside of somebody's transaction: that ends by itself."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def _note(what: str, is_away: bool) -> bool:
