@@ -87,7 +87,8 @@ async def read_body(request: Request) -> tuple[dict[str, Any], int]:
             return large.body, large.prompt_at
         return bodies.parse(raw), prompt_at(raw)
     except bodies.NotJson as error:
-        raise Refusal(400, f"The body is not a JSON object: {error}. Send valid JSON.", kind="Bad Request") from error
+        message = f"The body is not a JSON object: {error}. Send valid JSON."
+        raise Refusal(400, message, kind="Bad Request", param=error.param) from error
 
 
 async def _read_form(raw: bytes) -> dict[str, Any]:

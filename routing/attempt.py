@@ -13,11 +13,12 @@ from routing.ask import Ask
 from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, parse, pieces, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
-from routing.errors import BadAnswer, Headers, LegError
+from routing.errors import Answered, BadAnswer, Headers, LegError
 from routing.handoff import Handoff
 from routing.http1 import Head
 from routing.large import read_large
 from routing.leg import Leg
+from routing.limits import in_own_words, tells_of_our_token
 from routing.loads import take
 from routing.record import Record
 from routing.relay import StreamRelay
@@ -103,14 +104,19 @@ class Attempt:
         prefill, ask = self._choice.prefill, self._job.ask
         assert prefill is not None
         body = prefill_body(self._path, ask.body)
-        with Leg(prefill, self._timeouts, prompt_tokens=ask.wish.prompt_tokens) as leg:
-            self._prefill_leg = leg
-            await leg.open("POST", self._path, self._leg_headers("p"), body, self._mark_prefill_sent)
-            raw = await leg.read()
-            self._record.prefill_answered_ms = self._job.clock.now_ms()
-            answer = _object(raw)
-            if answer is None:
-                raise BadAnswer(f"{prefill.name} did not answer with a JSON object")
+        try:
+            with Leg(prefill, self._timeouts, prompt_tokens=ask.wish.prompt_tokens) as leg:
+                self._prefill_leg = leg
+                await leg.open("POST", self._path, self._leg_headers("p"), body, self._mark_prefill_sent)
+                raw = await leg.read()
+                self._record.prefill_answered_ms = self._job.clock.now_ms()
+                answer = _object(raw)
+                if answer is None:
+                    raise BadAnswer(f"{prefill.name} did not answer with a JSON object")
+        except Answered as refusal:
+            if not tells_of_our_token(refusal):
+                raise
+            raise await in_own_words(prefill, ask, self._record.request_id) or refusal from refusal
         return self._read_prefill(answer)
 
     def _mark_prefill_sent(self) -> None:

@@ -45,8 +45,20 @@ _IDS_BEGIN = re.compile(rb"\[\s*\d")
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "/v1/chat/completions": ("messages",),
+    "/v1/responses": ("input",),
+    "/v1/messages": ("messages", "max_tokens"),
+}
+"""A request without these is refused by whichever server, in words that count its fields."""
+
+
 class NotJson(ValueError):
-    """The body is not a JSON object."""
+    """The body is not a JSON object. `param`: the place in it that an engine would name."""
+
+    def __init__(self, message: str, at: int | None = None) -> None:
+        super().__init__(message)
+        self.param = "body" if at is None else f"body.{at}"
 
 
 def parse(raw: bytes) -> Body:
@@ -57,7 +69,7 @@ def parse(raw: bytes) -> Body:
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise NotJson(str(error)) from error
+            raise NotJson(str(error), getattr(error, "pos", None)) from error
     if not isinstance(body, dict):
         raise NotJson("the body must be a JSON object")
     return body
@@ -121,6 +133,8 @@ def why_not_split(path: str, body: Body) -> str | None:
         return "beam search"
     if body.get("prompt_logprobs") is not None or (body.get("echo") and body.get("logprobs") is not None):
         return "prompt logprobs"
+    if any(name not in body for name in REQUIRED.get(path, ())):
+        return "no prompt"
     if path == "/v1/completions" and not _is_one_prompt(body.get("prompt")):
         return "several prompts"
     if path == "/v1/responses" and (body.get("previous_response_id") or body.get("background")):

@@ -16,7 +16,7 @@ from routing.choose import Choice, Chooser, Layout
 from routing.clock import Clock
 from routing.errors import Answered, ConnectionLost, LegError, Refusal, StreamError, TimedOut
 from routing.handoff import HandoffTooOld
-from routing.limits import fit, is_too_long
+from routing.limits import fit, have_one_limit, in_own_words, is_too_long
 from routing.paths import kind_of, method_of
 from routing.record import Record
 from routing.reply import Reply, Request
@@ -203,7 +203,8 @@ class Exchange:
         record = self.record
         choice = tries.next() or await self._router.wait_for(tries.ask)
         if choice.prefill is not None and await self._is_too_long(tries.ask, choice.prefill, choice.decode):
-            tries.go_whole("too long for the decode server")
+            await self._let_refuse(tries.ask, choice.prefill, choice.decode)
+            tries.go_whole(TOO_LONG)
             choice = tries.next() or choice
         tries.remember(choice)
         record.attempts = tries.number
@@ -216,6 +217,14 @@ class Exchange:
         self._answer.prefill_name = choice.prefill.name if choice.prefill else ""
         return choice
 
+    async def _let_refuse(self, ask: Ask, prefill: Backend, decode: Backend) -> None:
+        """Raises the prefill server's refusal of a request that is too long for both servers."""
+        refusal = await in_own_words(prefill, ask, self.record.request_id) if have_one_limit(prefill, decode) else None
+        if refusal is not None:
+            self.record.route, self.record.reason = "direct", TOO_LONG
+            self.record.prefill_server, self._answer.prefill_name = prefill.id, prefill.name
+            raise refusal
+
     async def _is_too_long(self, ask: Ask, prefill: Backend, decode: Backend) -> bool:
         found = fit(ask.body, ask.prompt_bytes, prefill, decode)
         if found == "unknown" and self.record.path in COUNTABLE:
@@ -223,6 +232,7 @@ class Exchange:
         return found == "too long"
 
 
+TOO_LONG = "too long for the decode server"
 COUNTABLE = ("/v1/chat/completions", "/v1/completions")
 """Whose bodies an engine's tokenizer reads as they are."""
 

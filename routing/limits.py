@@ -2,7 +2,8 @@
 
 A prefill server is asked for one token only, so it takes prompts that leave the decode server no room for the answer,
 and after that the decode server refuses. A request that may be too long is counted first, by the prefill server's
-tokenizer; one that is too long goes there without a prefill, to be refused in the engine's own words.
+tokenizer; one that is too long is not computed anywhere, but refused in the engine's own words: the prefill server's
+when both servers have the same limit, so that no stream of the decode server waits for a long text.
 """
 
 from collections.abc import Mapping
@@ -10,9 +11,10 @@ from typing import Any, Literal
 
 import orjson
 
+from routing.ask import Ask
 from routing.backend import Backend
 from routing.bodies import dump, prompt_ids
-from routing.errors import Headers, LegError
+from routing.errors import Answered, Headers, LegError
 from routing.leg import Leg
 from routing.table import Timeouts
 
@@ -21,6 +23,9 @@ FEWEST_BYTES_PER_TOKEN = 2.0
 """Texts with fewer bytes per token are rare enough to be left to the decode server."""
 ANSWER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 TOKENIZE_TIMEOUTS = Timeouts(connect_s=1.0, first_byte_s=2.0)
+REFUSAL_TIMEOUTS = Timeouts(connect_s=1.0, first_byte_s=10.0)
+OF_LENGTH = b"maximum context length"
+"""What a refusal says that counts the tokens which were asked for."""
 COUNTED_FIELDS = ("model", "prompt", "messages", "tools", "chat_template", "chat_template_kwargs", "add_special_tokens")
 
 
@@ -62,3 +67,29 @@ async def is_too_long(prefill: Backend, decode: Backend, body: Mapping[str, Any]
         return False
     limit = decode.server.max_model_len
     return limit is not None and isinstance(counted, int) and counted + answer_tokens(body) > limit
+
+
+def have_one_limit(prefill: Backend, decode: Backend) -> bool:
+    return prefill.server.max_model_len == decode.server.max_model_len
+
+
+def tells_of_our_token(refusal: LegError) -> bool:
+    """The leg that asks for one token is refused where the request would be, but in words about that one token."""
+    return isinstance(refusal, Answered) and refusal.is_clients and OF_LENGTH in refusal.body
+
+
+async def in_own_words(prefill: Backend, ask: Ask, request_id: str) -> Answered | None:
+    """What the server says to the request as the client wrote it, which it is expected to refuse.
+
+    None when it does not: it may have begun to do all of it, and stops as the connection is closed.
+    """
+    body = dump(ask.body) if ask.touched else ask.request.body
+    headers = [*ask.headers, (b"x-request-id", request_id.encode())]
+    try:
+        with Leg(prefill, REFUSAL_TIMEOUTS) as leg:
+            await leg.open("POST", ask.request.path, headers, body)
+    except Answered as refusal:
+        return refusal if refusal.is_clients else None
+    except LegError:
+        return None
+    return None

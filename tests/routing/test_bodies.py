@@ -114,8 +114,8 @@ def test_requests_that_no_split_serves_right(path: str, body: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        (CHAT, {"n": None}),
-        (CHAT, {"n": 1, "logprobs": True}),
+        (CHAT, {"messages": [], "n": None}),
+        (CHAT, {"messages": [], "n": 1, "logprobs": True}),
         (COMPLETIONS, {"prompt": "x", "echo": True}),
         (COMPLETIONS, {"prompt": ["one"]}),
         (COMPLETIONS, {"prompt": [1, 2, 3]}),

@@ -5,7 +5,7 @@ import pytest
 from routing.table import Policy
 from tests.routing.scripted import Face, Seen, Wire, answers, prefills, resets, site, streams
 
-BAD = {"error": {"message": "This model's maximum context length is 8 tokens.", "type": "BadRequestError", "code": 400}}
+BAD = {"error": {"message": "temperature must be non-negative, got -1.0.", "type": "BadRequestError", "code": 400}}
 
 
 @pytest.mark.parametrize("face", ["direct", "asgi"])
