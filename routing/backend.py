@@ -32,7 +32,11 @@ class Backend:
 
     def is_usable(self, now: float) -> bool:
         """Whether new work may go there."""
-        return self.server.accepting and self.circuit.allows(now) and self.load.inflight < self.pool.limit
+        return self.server.accepting and self.circuit.allows(now) and not self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        return self.load.inflight >= self.pool.limit
 
     def is_silent(self, now: float) -> bool:
         if not self.pool.in_use:

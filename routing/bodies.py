@@ -69,7 +69,7 @@ def parse(raw: bytes) -> Body:
         try:
             body = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise NotJson(str(error), getattr(error, "pos", None)) from error
+            raise NotJson(str(error), getattr(error, "pos", None) if raw else None) from error
     if not isinstance(body, dict):
         raise NotJson("the body must be a JSON object")
     return body

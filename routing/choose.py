@@ -152,7 +152,17 @@ class Chooser:
     def _without_pair(self, why: str) -> Choice:
         if self._layout.policy.when_no_pair == "refuse" and (self._layout.prefill or self._layout.decode):
             raise self._refusal(f"{why}, and this deployment is set to refuse rather than fall back")
+        if any(map(self._is_full, self._layout.prefill)):
+            # Too much work is no reason to compute prompts where they hold up running streams.
+            picked = self._near(self._layout.plain, self._decode_cost)
+            if picked is None:
+                raise self._refusal(why)
+            return Choice("fallback", f"fallback: {why}", picked[0])
         return self._whole("fallback", f"fallback: {why}")
+
+    def _is_full(self, backend: Backend) -> bool:
+        """It works, and has as much to do as it may be given."""
+        return backend.is_full and backend.server.accepting and backend.circuit.allows(self._now)
 
     def _whole(self, route: RouteKind, reason: str) -> Choice:
         for pool in (self._layout.plain, self._layout.decode):
@@ -245,7 +255,7 @@ class Chooser:
     def _why_not(self, backend: Backend) -> str:
         if not backend.server.accepting:
             return f"{backend.name} is draining"
-        if backend.load.inflight >= backend.pool.limit:
+        if backend.is_full:
             return f"{backend.name} is at its limit of {backend.pool.limit} requests"
         if not backend.circuit.allows(self._now):
             return f"{backend.name} failed lately: {backend.circuit.last_error}"

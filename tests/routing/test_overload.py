@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from routing.table import Policy
-from tests.routing.scripted import Client, Seen, Wire, chat_chunk, prefills, site, streams
+from tests.routing.scripted import Client, Seen, Wire, chat_chunk, hangs, prefills, site, streams, until
 
 
 async def test_a_burst_over_the_limits_is_shed_and_leaves_no_circuit_open() -> None:
@@ -19,6 +19,31 @@ async def test_a_burst_over_the_limits_is_shed_and_leaves_no_circuit_open() -> N
         assert (await place.chat(stream=True)).status == 200
         assert {view.state for view in place.router.circuits().values()} == {"closed"}
         assert place.nothing_is_held()
+
+
+async def test_decode_servers_compute_no_prompts_because_prefill_has_much_to_do() -> None:
+    async with (
+        site({"P1": hangs, "D1": streams(), "D2": streams()}, Policy(max_connections_per_server=1)) as place,
+        Client(place.port) as client,
+    ):
+        await client.chat()
+        await until(lambda: place["P1"].seen)
+        answer = await place.chat()
+        assert place["D1"].seen == place["D2"].seen == []
+    assert answer.status == 503
+    assert "P1 is at its limit of 1 requests" in answer.json["error"]["message"]
+    assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_plain_servers_take_what_a_busy_prefill_server_cannot() -> None:
+    async with (
+        site({"P1": hangs, "D1": streams(), "N1": streams()}, Policy(max_connections_per_server=1)) as place,
+        Client(place.port) as client,
+    ):
+        await client.chat()
+        await until(lambda: place["P1"].seen)
+        answer = await place.chat(stream=True)
+    assert (answer.text, answer.headers["x-switchyard-route"]) == ("abc", "fallback")
 
 
 async def test_a_running_stream_goes_on_while_others_are_turned_away() -> None:
