@@ -1,5 +1,6 @@
 """What the demo deploys: simulated engines on four simulated GPUs, or real vLLM on this machine's CPU."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def vllm() -> Plan:
             "model": str(home / "tiny-model"),
             "served_model_name": "tiny",
             "engine": Engine.VLLM,
-            "engine_args": CPU_ENGINE_ARGS,
+            "engine_args": [*CPU_ENGINE_ARGS, *shlex.split(env.text("ENGINE_ARGS"))],
             "engine_env": CPU_ENGINE_ENV,
             "ttft_limit_ms": 10_000,
             "gap_limit_ms": 200,

@@ -17,7 +17,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import uvloop
 
@@ -156,13 +156,14 @@ async def measure(port: int, router: Running, shapes: list[str], size: int, coun
 
 
 @contextlib.contextmanager
-def router_alone(*, precedence: bool) -> Iterator[tuple[int, Running]]:
+def router_alone(*, precedence: bool, policy: Sequence[str] = ()) -> Iterator[tuple[int, Running]]:
     """In front of two servers that keep nothing."""
     (ROOT / "out").mkdir(exist_ok=True)
     prefill, decode, port = free_port(), free_port(), free_port()
     engine = [sys.executable, "-m", "tests.benchmark.stall_engine"]
     argv = [sys.executable, "-m", "routing", "--port", str(port)]
     argv += ["--prefill", f"http://127.0.0.1:{prefill}", "--decode", f"http://127.0.0.1:{decode}"]
+    argv += [word for setting in policy for word in ("--policy", setting)]
     with (
         (ROOT / "out" / "stalls.log").open("wb") as log,
         running([*engine, str(prefill)], log, prefill) as one,

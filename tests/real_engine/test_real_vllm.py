@@ -1,59 +1,25 @@
 """Real vLLM with NIXL on this machine's CPU: launched through Celery and the agent, routed, streamed, moved, ended.
 
-One demo with a prefill and a decode server for the whole module, to which a plain server is added: three engines are
-what two cores can carry. A start takes a minute or more.
+It comes last of the folder's files: it moves the plain server and ends what the others used.
 """
 
 import json
 import re
-import sqlite3
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.real_engine.conftest import column, wait_until_ready
 from tests.running import RunningDemo, is_running, wait_for
 
 pytestmark = pytest.mark.real_engine
 
-START_LIMIT_S = 600.0
 DRAIN_LIMIT_S = 60.0
 EXTERNAL_TOKENS = re.compile(
     r'^vllm:prompt_tokens_by_source_total\{[^}]*source="external_kv_transfer"[^}]*\} (\S+)', re.MULTILINE
 )
 PROMPT = "The pump in the second tank runs warmer than it did. List what to check first, and say why. " * 12
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDemo]:
-    demo = RunningDemo(tmp_path_factory.mktemp("real"), ENGINE="vllm", TRAFFIC="0")
-    try:
-        yield demo.wait_until_ready(START_LIMIT_S)
-    finally:
-        demo.stop()
-
-
-@pytest.fixture(scope="module")
-def plain(demo: RunningDemo) -> str:
-    """Name of a plain server of the same deployment, launched from REST."""
-    made = demo.post(
-        "/api/servers",
-        {"deployment": demo.demo["deployment"], "host": "this-machine", "role": "plain", "start": True},
-    )
-    assert made.status_code == 201, made.text
-    name = str(made.json()["name"])
-    wait_until_ready(demo, name)
-    return name
-
-
-def wait_until_ready(demo: RunningDemo, name: str) -> dict[str, Any]:
-    def is_ready() -> dict[str, Any] | None:
-        server = demo.servers()[name]
-        assert server["state"] != "failed", server["failure"]
-        return server if server["state"] == "ready" and server["move"] is None else None
-
-    return wait_for(is_ready, START_LIMIT_S, f"{name} is ready")
 
 
 def in_role(demo: RunningDemo, role: str) -> dict[str, Any]:
@@ -62,10 +28,7 @@ def in_role(demo: RunningDemo, role: str) -> dict[str, Any]:
 
 def observed(demo: RunningDemo, name: str) -> dict[str, Any]:
     """What the agent reported last."""
-    with sqlite3.connect(f"file:{demo.data_dir}/switchyard.sqlite3?mode=ro", uri=True) as database:
-        row = database.execute("select observed from fleet_server where name = ?", [name]).fetchone()
-    database.close()
-    seen: dict[str, Any] = json.loads(row[0])
+    seen: dict[str, Any] = json.loads(column(demo, "select observed from fleet_server where name = ?", name))
     return seen
 
 

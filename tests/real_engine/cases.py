@@ -1,0 +1,275 @@
+"""The requests that a server asked directly and a split deployment must answer alike. A row more asks more."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+SPLIT = "split"
+ONE_SERVER = "one server"
+REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`goes`: the way it must take through the router, so that no case passes by never being split."""
+
+    name: str
+    path: str
+    body: Json | bytes
+    goes: str = SPLIT
+    own_words: bool = False
+    """The router refuses it itself: same status, type and place, with a message of its own."""
+
+    @property
+    def raw(self) -> bytes:
+        """`model` is the one that is served, unless the case names one or sends bytes."""
+        return self.body if isinstance(self.body, bytes) else json.dumps({"model": "tiny", **self.body}).encode()
+
+
+def both_ways(name: str, path: str, body: Json, goes: str = SPLIT) -> list[Case]:
+    """Whole and streamed."""
+    return [Case(name, path, body, goes), Case(f"{name}, streamed", path, {**body, "stream": True}, goes)]
+
+
+def twice(name: str, path: str, body: Json) -> list[Case]:
+    return [Case(name, path, body), Case(f"{name}, again", path, body)]
+
+
+def says(text: str) -> list[Json]:
+    return [{"role": "user", "content": text}]
+
+
+SEA = says("Tell me about the sea, please, in a few words.")
+GREEDY = {"temperature": 0, "max_tokens": 12}
+SAMPLED = {"temperature": 1, "seed": 5, "max_tokens": 9}
+STORY = "Once upon a time there was a pump in the second tank"
+LONG = " ".join(f"word{number}" for number in range(600))
+HUGE = " ".join(f"word{number}" for number in range(6000))
+"""More tokens than the servers take."""
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome"]}}, "required": ["city"]}
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER}}]
+RESPONSE_TOOLS = [{"type": "function", "name": "weather", "parameters": WEATHER}]
+MESSAGE_TOOLS = [{"name": "weather", "description": "d", "input_schema": WEATHER}]
+THIS_TOOL = {"type": "function", "function": {"name": "weather"}}
+SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
+# Whole only: in a stream the parser loses words when several tokens come at once, on one server as well.
+REASONED = {"regex": "Here is my thought process: one two Here is my response: three"}
+WITH_USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+USAGE_EACH = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+USAGE_EACH_ONLY = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+def chat(messages: object = SEA, **more: object) -> Json:
+    return {"messages": messages, **GREEDY, **more}
+
+
+def completion(prompt: object = STORY, **more: object) -> Json:
+    return {"prompt": prompt, **GREEDY, **more}
+
+
+def response(**more: object) -> Json:
+    return {"input": "Say something about pumps.", "temperature": 0, "max_output_tokens": 20, **more}
+
+
+CHATS = [
+    *both_ways("chat", CHAT, chat()),
+    Case("chat with usage", CHAT, chat(**WITH_USAGE)),
+    Case("chat with usage in each event", CHAT, chat(**USAGE_EACH)),
+    Case("chat with usage in each event but the last", CHAT, chat(**USAGE_EACH_ONLY)),
+    Case("chat without a limit", CHAT, {"messages": SEA, "temperature": 0, "stop": [" a", " e"]}),
+    *both_ways("chat for one token", CHAT, chat(max_tokens=1)),
+    *both_ways("chat with the newer limit", CHAT, {"messages": SEA, "temperature": 0, "max_completion_tokens": 7}),
+    Case("chat for one token by the newer limit", CHAT, {"messages": SEA, "max_completion_tokens": 1, "seed": 1}),
+    Case("chat with both limits", CHAT, chat(max_tokens=9, max_completion_tokens=4)),
+    *both_ways("sampled chat", CHAT, {"messages": SEA, **SAMPLED}),
+    *both_ways("three choices", CHAT, {"messages": SEA, **SAMPLED, "n": 3}, ONE_SERVER),
+    Case("chat with a floor", CHAT, chat(min_tokens=5)),
+    *both_ways("chat with stop strings", CHAT, chat(stop=["a", "e"], max_tokens=40)),
+    Case("chat that stops at its first token", CHAT, chat(logit_bias={"2": 100})),
+    Case("chat that stops at its first token, streamed", CHAT, chat(logit_bias={"2": 100}, stream=True)),
+    *both_ways("chat with log probabilities", CHAT, chat(logprobs=True, top_logprobs=2)),
+    Case("chat with the prompt's log probabilities", CHAT, chat(prompt_logprobs=1), ONE_SERVER),
+    *both_ways("chat with token ids", CHAT, chat(return_token_ids=True)),
+    *both_ways("tools", CHAT, chat(tools=TOOLS)),
+    Case("tools that may not be used", CHAT, chat(tools=TOOLS, tool_choice="none")),
+    *both_ways("a forced tool", CHAT, chat(tools=TOOLS, tool_choice="required", max_tokens=60)),
+    *both_ways("this tool", CHAT, chat(tools=TOOLS, tool_choice=THIS_TOOL, max_tokens=60)),
+    Case("a forced tool cut short", CHAT, chat(tools=TOOLS, tool_choice="required", max_tokens=3)),
+    Case("reasoning", CHAT, chat(structured_outputs=REASONED, max_tokens=60)),
+    Case("reasoning left out", CHAT, chat(structured_outputs=REASONED, max_tokens=60, include_reasoning=False)),
+    *both_ways(
+        "a schema", CHAT, chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}})
+    ),
+    Case("any object", CHAT, chat(response_format={"type": "json_object"}, max_tokens=30)),
+    Case("one of two words", CHAT, chat(structured_outputs={"choice": ["red", "blue"]})),
+    Case("fields that nobody knows", CHAT, chat(unknown={"a": [1, None]}, user="u", metadata={"a": "b"})),
+    Case("any letters", CHAT, chat(says("漢字 é 🚀 \u0000 \u2028 \x7f"))),
+    Case(
+        "half a surrogate pair",
+        CHAT,
+        b'{"messages":[{"role":"user","content":"a \\ud800 b"}],"temperature":0,"max_tokens":4}',
+        REFUSED,
+    ),
+    Case("a long chat", CHAT, chat(says(LONG), max_tokens=6)),
+    Case(
+        "a conversation",
+        CHAT,
+        chat(
+            [
+                {"role": "system", "content": "Be kind."},
+                *SEA,
+                {"role": "assistant", "content": "It is wide."},
+                *says("And?"),
+            ]
+        ),
+    ),
+    Case(
+        "the model's own beginning",
+        CHAT,
+        chat(
+            [*SEA, {"role": "assistant", "content": "It is"}], add_generation_prompt=False, continue_final_message=True
+        ),
+    ),
+    Case(
+        "parts of text",
+        CHAT,
+        chat([{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": "you"}]}]),
+    ),
+    Case("the model left out", CHAT, json.dumps(chat()).encode()),
+    Case(
+        "the same key twice",
+        CHAT,
+        b'{"messages":[{"role":"user","content":"hi"}],"temperature":0,"max_tokens":9,"max_tokens":3}',
+    ),
+    Case(
+        "a number that is none",
+        CHAT,
+        b'{"messages":[{"role":"user","content":"hi"}],"temperature":NaN,"max_tokens":3}',
+        REFUSED,
+    ),
+]
+
+COMPLETION_CASES = [
+    *both_ways("completion", COMPLETIONS, completion()),
+    Case("completion without a limit", COMPLETIONS, {"prompt": STORY, "temperature": 0}),
+    Case("completion for one token", COMPLETIONS, completion(max_tokens=1)),
+    Case("completion with usage", COMPLETIONS, completion(**WITH_USAGE)),
+    Case("completion with usage in each event", COMPLETIONS, completion(**USAGE_EACH)),
+    *both_ways("a long prompt", COMPLETIONS, completion(LONG)),
+    Case("a prompt of one letter", COMPLETIONS, completion("a")),
+    *both_ways("token ids", COMPLETIONS, completion([5, 6, 7, 8, 9])),
+    Case("a list of one prompt", COMPLETIONS, completion(["a b c"])),
+    *both_ways("two prompts", COMPLETIONS, completion(["a b c", "d e f"]), ONE_SERVER),
+    Case("two prompts of token ids", COMPLETIONS, completion([[5, 6], [7, 8]]), ONE_SERVER),
+    Case("an echo", COMPLETIONS, completion(echo=True)),
+    Case("an echo with log probabilities", COMPLETIONS, completion(echo=True, logprobs=1), ONE_SERVER),
+    *both_ways("log probabilities", COMPLETIONS, completion(logprobs=2)),
+    Case("the prompt's log probabilities", COMPLETIONS, completion(prompt_logprobs=1), ONE_SERVER),
+    Case("sampled completions", COMPLETIONS, {"prompt": STORY, **SAMPLED, "n": 2}, ONE_SERVER),
+    Case("beam search", COMPLETIONS, completion(use_beam_search=True, n=2), ONE_SERVER),
+    Case("penalties", COMPLETIONS, completion(presence_penalty=1, frequency_penalty=0.5, repetition_penalty=1.2)),
+    Case("stop ids kept", COMPLETIONS, completion(stop=["a"], include_stop_str_in_output=True, max_tokens=40)),
+    Case("a suffix", COMPLETIONS, completion(suffix="x"), REFUSED),
+]
+
+OTHER_APIS = [
+    *both_ways("response", RESPONSES, response()),
+    Case("response without a limit", RESPONSES, {"input": "Say it.", "temperature": 0, "logit_bias": {"2": 100}}),
+    Case("response with instructions", RESPONSES, response(input=says("Hm?"), instructions="Be kind.")),
+    *both_ways(
+        "response with a forced tool",
+        RESPONSES,
+        response(tools=RESPONSE_TOOLS, tool_choice="required", max_output_tokens=60),
+    ),
+    *both_ways(
+        "response with a schema",
+        RESPONSES,
+        response(text={"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}),
+    ),
+    Case("response with reasoning", RESPONSES, response(structured_outputs=REASONED, max_output_tokens=60)),
+    *both_ways("message", MESSAGES, chat()),
+    Case("message with a system prompt", MESSAGES, chat(system="Be kind.")),
+    *both_ways("message with stop strings", MESSAGES, chat(stop_sequences=["a"])),
+    *both_ways(
+        "message with a forced tool", MESSAGES, chat(tools=MESSAGE_TOOLS, tool_choice={"type": "any"}, max_tokens=60)
+    ),
+    *both_ways("message with a tool", MESSAGES, chat(tools=MESSAGE_TOOLS)),
+]
+
+REFUSALS = [
+    Case("too long a prompt", COMPLETIONS, completion(HUGE), REFUSED),
+    Case("too long a prompt, streamed", COMPLETIONS, completion(HUGE, stream=True), REFUSED),
+    Case("too long a chat", CHAT, chat(says(HUGE)), REFUSED),
+    Case("too long a chat without a limit", CHAT, {"messages": says(HUGE)}, REFUSED),
+    Case("too many token ids", COMPLETIONS, completion([5] * 8300), REFUSED),
+    Case("no room for the answer", COMPLETIONS, completion([5] * 8190), REFUSED),
+    Case("too long a response", RESPONSES, response(input=HUGE), REFUSED),
+    Case("too long a message", MESSAGES, chat(says(HUGE)), REFUSED),
+    Case("a limit over the context", CHAT, chat(max_tokens=9000), REFUSED),
+    Case("a limit of nothing", CHAT, chat(max_tokens=0), REFUSED),
+    Case("a floor over the limit", CHAT, chat(min_tokens=50), REFUSED),
+    Case("a negative temperature", CHAT, chat(temperature=-1), REFUSED),
+    Case("usage of no stream", CHAT, chat(stream_options={"include_usage": True}), REFUSED),
+    Case("two choices without sampling", CHAT, chat(n=2), REFUSED),
+    Case("no choices", CHAT, chat(n=0), REFUSED),
+    Case("no messages", CHAT, chat([]), REFUSED),
+    Case("messages left out", CHAT, {"temperature": 0}, REFUSED),
+    Case("a message of no one", CHAT, chat([{"content": "x"}]), REFUSED),
+    Case("messages that are none", CHAT, chat("hello"), REFUSED),
+    Case(
+        "a picture for a model of text",
+        CHAT,
+        chat([{"role": "user", "content": [{"type": "text", "text": "hi"}, PICTURE]}]),
+        REFUSED,
+    ),
+    Case(
+        "a schema that is none",
+        CHAT,
+        chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}),
+        REFUSED,
+    ),
+    Case(
+        "a tool that is not there",
+        CHAT,
+        chat(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "z"}}),
+        REFUSED,
+    ),
+    Case("a forced tool of none", CHAT, chat(tool_choice="required"), REFUSED),
+    Case("an empty prompt", COMPLETIONS, completion(""), REFUSED),
+    Case("no prompt", COMPLETIONS, dict(GREEDY), REFUSED),
+    Case("a prompt of the wrong type", COMPLETIONS, completion({"a": 1}), REFUSED),
+    Case("a limit of the wrong type", COMPLETIONS, completion(max_tokens="many"), REFUSED),
+    Case("a stream of the wrong type", COMPLETIONS, completion(stream=3), REFUSED),
+    Case("numbers as text", COMPLETIONS, completion(max_tokens="3", stream="true")),
+    Case("an empty response", RESPONSES, {}, REFUSED),
+    Case("a message without a limit", MESSAGES, {"messages": SEA}, REFUSED),
+    Case("another model", CHAT, chat(model="other"), REFUSED, own_words=True),
+    Case("half an object", CHAT, b'{"messages": [', REFUSED, own_words=True),
+    Case("a list", CHAT, b"[1, 2]", REFUSED, own_words=True),
+    Case("nothing", CHAT, b"", REFUSED, own_words=True),
+    Case(
+        "letters that are none",
+        CHAT,
+        b'{"messages":[{"role":"user","content":"\xff\xfe"}],"max_tokens":3}',
+        REFUSED,
+        own_words=True,
+    ),
+]
+
+CACHED = [
+    *twice("a cached chat", CHAT, chat(says(f"chat {LONG}"))),
+    *twice("a cached chat, streamed", CHAT, chat(says(f"streamed {LONG}"), **WITH_USAGE)),
+    *twice("a cached completion", COMPLETIONS, completion(f"completion {LONG}")),
+    *twice("a cached completion, streamed", COMPLETIONS, completion(f"streamed {LONG}", **WITH_USAGE)),
+    *twice("a cached response", RESPONSES, response(input=f"response {LONG}")),
+    *twice("a cached response, streamed", RESPONSES, response(input=f"streamed response {LONG}", stream=True)),
+    *twice("a cached message", MESSAGES, chat(says(f"message {LONG}"))),
+    *twice("a cached message, streamed", MESSAGES, chat(says(f"streamed message {LONG}"), stream=True)),
+]
+"""Prompts of many blocks, whose second answer tells how much of them was cached at the first."""
+
+CASES = [*CHATS, *COMPLETION_CASES, *OTHER_APIS, *CACHED, *REFUSALS]

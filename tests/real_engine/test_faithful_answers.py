@@ -1,0 +1,72 @@
+"""A split deployment answers as one server does: the same requests to real servers, directly and through the router.
+
+The model's weights are random, yet its greedy text is firm: the likeliest token leads by far more than what servers
+differ in (float32, a few millionths), and answers are short. A case that fails is a difference and not chance.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.real_engine.cases import CASES, ONE_SERVER, REFUSED, SPLIT, Case
+from tests.real_engine.comparing import differences
+from tests.real_engine.conftest import secret_key
+from tests.running import RunningDemo
+
+pytestmark = pytest.mark.real_engine
+
+ANSWER_LIMIT_S = 120.0
+ROUTES = {SPLIT: "split", ONE_SERVER: "direct"}
+
+
+class Side:
+    """One of the two ways. Its requests are asked one after the other, in the order in which they were put to it, so
+    that what a server has cached is the same at each."""
+
+    def __init__(self, url: str, key: str) -> None:
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_LIMIT_S)
+        self._turn = ThreadPoolExecutor(1)
+
+    def put(self, case: Case) -> "Future[httpx.Response]":
+        return self._turn.submit(self._client.post, case.path, content=case.raw)
+
+    def close(self) -> None:
+        self._turn.shutdown(cancel_futures=True)
+        self._client.close()
+
+
+@pytest.fixture(scope="module")
+def sides(demo: RunningDemo, plain: str) -> Iterator[tuple[Side, Side]]:
+    """A server of its own, and the router in front of the pair. They share no server."""
+    direct = Side(demo.servers()[plain]["url"], secret_key(demo))
+    routed = Side(demo.url, demo.demo["inference_key"])
+    yield direct, routed
+    direct.close()
+    routed.close()
+
+
+Answers = dict[str, tuple["Future[httpx.Response]", "Future[httpx.Response]"]]
+
+
+@pytest.fixture(scope="module")
+def answers(sides: tuple[Side, Side], request: pytest.FixtureRequest) -> Answers:
+    """By the name of the case, of all that are to run: neither side waits for the other."""
+    direct, routed = sides
+    return {case.name: (direct.put(case), routed.put(case)) for case in CASES if is_chosen(case, request.session)}
+
+
+def is_chosen(case: Case, session: pytest.Session) -> bool:
+    return any(item.name.endswith(f"[{case.name}]") for item in session.items)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_answer_is_the_same_directly_and_split(answers: Answers, case: Case) -> None:
+    direct, routed = (answer.result() for answer in answers[case.name])
+    found = differences(direct, routed, own_words=case.own_words)
+    assert not found, "\n".join(found)
+    assert (direct.status_code >= 400) is (case.goes == REFUSED)
+    if case.goes != REFUSED:
+        assert routed.headers["x-switchyard-route"] == ROUTES[case.goes]
