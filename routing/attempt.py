@@ -10,13 +10,13 @@ import orjson
 from routing.affinity import Memory
 from routing.answer import Answer
 from routing.ask import Ask
-from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, parse, pieces, prefill_body
+from routing.bodies import DecodeBody, NotJson, pieces, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
 from routing.errors import Answered, BadAnswer, Headers, LegError
 from routing.handoff import Handoff
 from routing.http1 import Head
-from routing.large import read_large
+from routing.large import read_object
 from routing.leg import Leg
 from routing.limits import in_own_words, tells_of_our_token
 from routing.loads import take
@@ -222,7 +222,7 @@ class Attempt:
 
     async def _read_whole(self, body: bytes) -> bytes:
         try:
-            answer = (await read_large(body)).body if len(body) > LARGE_BYTES else parse(body)
+            answer = await read_object(body)
         except NotJson:
             return body
         self._take_usage(answer.get("usage"))

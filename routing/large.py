@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from routing.bodies import NotJson, Unread, parse
+from routing.bodies import LARGE_BYTES, NotJson, Unread, parse
 from routing.windows import Field, top_level
 
 KEPT_BYTES = 16 * 1024
@@ -38,6 +38,11 @@ class Large:
     body: dict[str, Any]
     prompt_at: int = 0
     parsed_bytes: int = 0
+
+
+async def read_object(raw: bytes) -> dict[str, Any]:
+    """A JSON object of any size; the large values of a large one are `Unread`. Raises `NotJson`."""
+    return (await read_large(raw)).body if len(raw) > LARGE_BYTES else parse(raw)
 
 
 async def read_large(raw: bytes) -> Large:

@@ -9,12 +9,11 @@ when both servers have the same limit, so that no stream of the decode server wa
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import orjson
-
 from routing.ask import Ask
 from routing.backend import Backend
 from routing.bodies import dump, prompt_ids
 from routing.errors import Answered, Headers, LegError
+from routing.large import read_object
 from routing.leg import Leg
 from routing.table import Timeouts
 
@@ -62,7 +61,7 @@ async def is_too_long(prefill: Backend, decode: Backend, body: Mapping[str, Any]
     try:
         with Leg(prefill, TOKENIZE_TIMEOUTS) as leg:
             await leg.open("POST", "/tokenize", headers, asked)
-            counted = orjson.loads(await leg.read())["count"]
+            counted = (await read_object(await leg.read()))["count"]  # All the token ids come along.
     except (LegError, ValueError, KeyError, TypeError):
         return False
     limit = decode.server.max_model_len

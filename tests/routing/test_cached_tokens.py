@@ -49,6 +49,8 @@ APIS: dict[str, tuple[Json, Json]] = {
     ),
 }
 """By path: the usage as the decode server says it, and as the prefill server does."""
+ASKED = chat_body(input="hi", max_tokens=2)
+"""What each of them can be asked."""
 
 
 def answers_with(usage: Json, handoff: Json | None = None) -> Script:
@@ -91,7 +93,7 @@ def stream_of(path: str, usage: Json) -> list[tuple[str, Json]]:
 async def test_a_whole_answer_tells_what_prefill_had_cached(path: str) -> None:
     said, right = APIS[path]
     async with site({"P1": answers_with(right, HANDOFF), "D1": answers_with(said)}) as place:
-        answer = await place.post(chat_body(), path)
+        answer = await place.post(ASKED, path)
         record = await place.record()
     assert answer.json["usage"] == right
     assert (record.cached_tokens, record.prompt_tokens, record.completion_tokens) == (CACHED, PROMPT, 2)
@@ -102,7 +104,7 @@ async def test_a_stream_tells_what_prefill_had_cached(path: str) -> None:
     said, right = APIS[path]
     options = {"stream_options": {"include_usage": True}} if "chat" in path else {}
     async with site({"P1": answers_with(right, HANDOFF), "D1": streams_with(said)}) as place:
-        answer = await place.post(chat_body(stream=True, **options), path)
+        answer = await place.post({**ASKED, "stream": True, **options}, path)
         record = await place.record()
     assert usages_in(answer.body) == usages_in_events(stream_of(path, right))
     assert (record.cached_tokens, record.prompt_tokens, record.completion_tokens) == (CACHED, PROMPT, 2)

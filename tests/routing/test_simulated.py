@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 from routing.table import Policy, Server
 from tests.routing.scripted import Client, Site, site, until
@@ -27,13 +30,16 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(policy: Policy | None = None) -> AsyncIterator[Pair]:
-    args = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+async def pair(policy: Policy | None = None, max_model_len: int = 32768) -> AsyncIterator[Pair]:
+    args = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--max-model-len", str(max_model_len)]
     async with (
         SimulatedServer("prefill", name="m", args=args) as prefill,
         SimulatedServer("decode", name="m", args=args) as decode,
     ):
-        servers = [Server("P1", "P1", "prefill", prefill.url), Server("D1", "D1", "decode", decode.url)]
+        servers = [
+            Server("P1", "P1", "prefill", prefill.url, max_model_len=max_model_len),
+            Server("D1", "D1", "decode", decode.url, max_model_len=max_model_len),
+        ]
         async with site({}) as place:
             place.publish(policy, servers=servers)
             yield Pair(place, prefill, decode)
@@ -84,3 +90,14 @@ async def test_a_refusal_by_the_engine_is_passed_on() -> None:
         answer = await both.place.chat(messages=MESSAGES, max_tokens=4, min_tokens=9)
         assert answer.status == 400
         assert both.place.router.circuits()["D1"].failures == 0
+
+
+@pytest.mark.parametrize(("limit", "requested"), [({}, "0 output"), ({"max_tokens": 30}, "30 output")])
+async def test_a_prompt_of_megabytes_is_refused_by_prefill_in_its_own_words(limit: Any, requested: str) -> None:
+    huge = [{"role": "user", "content": "The pump runs warm. " * 250_000}]
+    async with pair(max_model_len=8192) as both:
+        answer = await both.place.chat(messages=huge, **limit)
+        assert [seen for seen in both.decode.requests() if seen["method"] == "POST"] == []
+    assert answer.status == 400
+    assert "maximum context length is 8192 tokens" in answer.json["error"]["message"]
+    assert f"requested {requested} tokens" in answer.json["error"]["message"]
