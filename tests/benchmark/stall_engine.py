@@ -32,11 +32,16 @@ _TOKENS = re.compile(rb'"max_tokens":\s*(\d+)')
 class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.begun = b""
+        self.streaming: asyncio.Task[None] | None = None
         self.left = -1
         """Bytes of the body that are still to come; -1 before its head is complete."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.streaming is not None:
+            self.streaming.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self.left < 0:
@@ -59,7 +64,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(MODELS if begun.startswith(b"GET /v1/models") else EMPTY)
         elif STREAMED.search(begun[:KEPT_BYTES]):
             tokens = _TOKENS.search(begun[:KEPT_BYTES])
-            self.task = asyncio.get_running_loop().create_task(self.stream(int(tokens[1]) if tokens else 16))
+            self.streaming = asyncio.get_running_loop().create_task(self.stream(int(tokens[1]) if tokens else 16))
         else:
             self.transport.write(PREFILLED)
 

@@ -29,6 +29,7 @@ QUIET_S = 1.0
 ANSWER_LIMIT_S = 120.0
 STREAM_TOKENS = 1_000_000
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hello."}]
 Make = Callable[[int], bytes]
 START = b'{"model":"%b","max_tokens":4,' % MODEL.encode()
 SAYS = b'"messages":[{"role":"user","content":"'
@@ -93,7 +94,8 @@ class Streams:
     async def open(self, port: int, count: int) -> None:
         for _ in range(count):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            body = json.dumps({"model": MODEL, "messages": [], "stream": True, "max_tokens": STREAM_TOKENS}).encode()
+            asked = {"model": MODEL, "messages": HELLO, "stream": True, "max_tokens": STREAM_TOKENS}
+            body = json.dumps(asked).encode()
             writer.write(head(CHAT, len(body)) + body)
             await reader.readuntil(b"\r\n\r\n")
             times: list[float] = []
