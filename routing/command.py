@@ -21,6 +21,8 @@ from routing.uvicorn_protocol import protocol_for
 
 logger = logging.getLogger(__name__)
 RETRY_CARDS_S = 1.0
+HEALTH = ("/healthz", "/health")
+"""The second as an engine names it: clients made for engines ask there first."""
 MIB = 2**20
 
 
@@ -131,7 +133,7 @@ class Alone:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif scope["type"] == "http" and scope["path"] == "/healthz":
+        elif scope["type"] == "http" and scope["path"] in HEALTH:
             await _answer(send, b"text/plain; charset=utf-8", b"ok\n")
         elif scope["type"] == "http" and scope["path"] == "/metrics":
             await _answer(send, b"text/plain; version=0.0.4; charset=utf-8", self.router.metrics.render())

@@ -76,10 +76,8 @@ def newest_route(demo: RunningDemo, request_id: str) -> dict[str, Any]:
 
 
 def test_a_real_prefill_and_a_real_decode_server_become_ready(demo: RunningDemo) -> None:
-    assert {(server["role"], server["state"]) for server in demo.servers().values()} == {
-        ("prefill", "ready"),
-        ("decode", "ready"),
-    }
+    found = {(server["role"], server["state"]) for server in demo.servers().values()}
+    assert found >= {("prefill", "ready"), ("decode", "ready")}
     command = in_role(demo, "prefill")["command"]
     assert "vllm serve" in command
     assert "--kv-transfer-config" in command

@@ -77,9 +77,11 @@ async def test_it_splits_and_shows_health_and_metrics() -> None:
     await decode.start()
     async with router("--prefill", prefill.url, "--decode", decode.url, "--model", "m") as at:
         answer = await ask(at, "POST", "/v1/chat/completions", chat_body(stream=True))
+        health = [(await ask(at, "GET", path)).status for path in ("/healthz", "/health")]
         metrics = await ask(at, "GET", "/metrics")
         page = await ask(at, "GET", "/somewhere")
     assert answer.headers["x-switchyard-route"] == "split"
+    assert health == [200, 200]
     assert b'switchyard_router_requests_total{deployment="alone",outcome="ok",route="split"} 1.0' in metrics.body
     assert (page.status, "error" in page.json) == (404, True)
     await prefill.stop()
