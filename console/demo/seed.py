@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import cycle
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import NamedTuple, TypedDict, TypeVar
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from console.accounts import people
 from console.accounts.audit import Actor, person
-from console.accounts.models import ApiToken, InferenceKey, Role, User
+from console.accounts.models import ApiToken, InferenceKey, Role, User, digest
 from console.demo.plans import Plan
 from console.fleet import actions
 from console.fleet.errors import Conflict
@@ -51,13 +51,21 @@ class DemoFile(TypedDict):
     engine: str
 
 
-def seed(plan: Plan, host_names: Sequence[str], since: float | None, url: str, known_password: str) -> DemoFile:
+class Known(NamedTuple):
+    """What the file of an earlier filling says. What still opens its door stays: people and scripts use it."""
+
+    password: str = ""
+    api_token: str = ""
+    inference_key: str = ""
+
+
+def seed(plan: Plan, host_names: Sequence[str], since: float | None, url: str, known: Known) -> DemoFile:
     """Returns once the deployment serves. `since`: Unix time after which the hosts' agents started; None: it is not
     known, and a report that comes from now on will do.
 
     Raises SeedFailed.
     """
-    user, password = ensure_admin(known_password)
+    user, password = ensure_admin(known.password)
     actor = person(user)
     begun_at = timezone.now()
     hosts = [wait_for_host(name, since, begun_at) for name in host_names]
@@ -67,8 +75,8 @@ def seed(plan: Plan, host_names: Sequence[str], since: float | None, url: str, k
         "url": url,
         "username": user.username,
         "password": password,
-        "api_token": fresh_token(user),
-        "inference_key": fresh_key(deployment),
+        "api_token": still_valid(user.tokens.all(), known.api_token) or fresh_token(user),
+        "inference_key": still_valid(deployment.inference_keys.all(), known.inference_key) or fresh_key(deployment),
         "deployment": deployment.name,
         "model": deployment.served_model_name,
         "engine": deployment.engine,
@@ -164,6 +172,12 @@ def _what_is_missing(deployment: Deployment) -> str:
     return ", ".join(states) or "a pair of prefill and decode server is not verified"
 
 
+def still_valid(secrets_of: QuerySet[ApiToken] | QuerySet[InferenceKey], plain: str) -> str:
+    """`plain` itself; empty when it opens nothing any more."""
+    stored = secrets_of.filter(hashed=digest(plain)).first()
+    return plain if stored is not None and stored.is_valid() else ""
+
+
 def fresh_token(user: User) -> str:
     """Of the demos before, at most the file is left: their tokens end here."""
     user.tokens.filter(name=SECRET_NAME, revoked_at=None).update(revoked_at=timezone.now())
@@ -190,12 +204,13 @@ def ready_line(demo: DemoFile) -> str:
     return f"Switchyard is ready: {demo['url']}  (login {demo['username']} / {demo['password']})"
 
 
-def read_password(path: Path) -> str:
-    """Empty when there is no such file, or one that cannot be read."""
+def read_known(path: Path) -> Known:
+    """Nothing when there is no such file, or one that cannot be read."""
     try:
-        return str(json.loads(path.read_text())["password"])
+        found = json.loads(path.read_text())
+        return Known(*(str(found[field]) for field in Known._fields))
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        return Known()
 
 
 def _wait_for(find: Callable[[], T | None], limit_s: float, complaint: Callable[[], str]) -> T:

@@ -13,7 +13,16 @@ from console.accounts import people
 from console.accounts.models import ApiToken, User
 from console.demo import seed
 from console.demo.plans import simulated
-from console.demo.seed import DemoFile, ensure_admin, fresh_key, fresh_token, read_password, to_start, write_demo_file
+from console.demo.seed import (
+    DemoFile,
+    ensure_admin,
+    fresh_key,
+    fresh_token,
+    read_known,
+    still_valid,
+    to_start,
+    write_demo_file,
+)
 from console.fleet.models import Deployment, Host, Server
 from console.fleet.states import ServerState
 from tests.factories import make_deployment, make_host, make_user
@@ -61,17 +70,17 @@ def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_password_of_the_last_run_is_read_back(tmp_path: Path) -> None:
+def test_what_the_last_run_told_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "demo.json"
     write_demo_file(path, DEMO)
-    assert read_password(path) == "correct horse battery"
+    assert read_known(path) == ("correct horse battery", "syt-1", "syk-1")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
-def test_a_broken_file_gives_no_password(tmp_path: Path, content: str) -> None:
+def test_a_broken_file_tells_nothing(tmp_path: Path, content: str) -> None:
     path = tmp_path / "demo.json"
     path.write_text(content)
-    assert read_password(path) == ""
+    assert read_known(path) == ("", "", "")
 
 
 @pytest.mark.django_db
@@ -93,6 +102,21 @@ def test_an_admin_whose_password_is_not_known_gets_a_new_one() -> None:
     ensure_admin("")
     user, password = ensure_admin("something else")
     assert User.objects.get(pk=user.pk).check_password(password)
+
+
+@pytest.mark.django_db
+def test_a_token_that_is_known_and_counts_stays() -> None:
+    user = make_user()
+    plain = fresh_token(user)
+    assert still_valid(user.tokens.all(), plain) == plain
+    fresh_token(user)
+    assert still_valid(user.tokens.all(), plain) == ""
+
+
+@pytest.mark.django_db
+def test_a_key_of_another_deployment_does_not_stay() -> None:
+    plain = fresh_key(make_deployment())
+    assert still_valid(make_deployment().inference_keys.all(), plain) == ""
 
 
 @pytest.mark.django_db
