@@ -15,7 +15,7 @@ from console.demo.up import Place, console_processes
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-OURS = [name for name, service in SERVICES.items() if "build" in service]
+OURS = [name for name, service in SERVICES.items() if service["image"] == "switchyard"]
 HOSTS = ["gpu01", "gpu02"]
 VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
@@ -47,6 +47,16 @@ def test_every_command_is_one_that_manage_py_takes(service: str) -> None:
 def test_worker_and_beat_are_those_of_manage_py_up(service: str) -> None:
     usual = {spec.name: spec.argv for spec in console_processes(Place(ROOT, "127.0.0.1", 8000), {})}[service]
     assert [sys.executable, "-m", *words(service)] == usual
+
+
+def test_the_image_is_built_once_and_by_what_everything_else_waits_for() -> None:
+    assert [name for name in SERVICES if "build" in SERVICES[name]] == ["secrets"]
+    assert all("secrets" in waited_for(name) for name in SERVICES if name != "secrets")
+
+
+def waited_for(service: str) -> set[str]:
+    direct = set(SERVICES[service].get("depends_on", {}))
+    return direct.union(*map(waited_for, direct))
 
 
 @pytest.mark.parametrize("service", SERVICES)
