@@ -6,11 +6,11 @@ The worker touches it at each tick, beat with each task that it sends, an agent 
 import contextlib
 from pathlib import Path
 
-from django.conf import settings
+from console import env
 
 
 def show() -> None:
     """Never raises. Does nothing without ALIVE_FILE."""
-    if settings.ALIVE_FILE:
+    if path := env.text("ALIVE_FILE"):
         with contextlib.suppress(OSError):
-            Path(settings.ALIVE_FILE).touch()
+            Path(path).touch()

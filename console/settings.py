@@ -248,8 +248,6 @@ PAGE_SLOTS = env.integer("PAGE_SLOTS", 8)
 """Page and API requests that run at once, each with a thread and a database connection. More wait their turn."""
 METRICS_OPEN = env.flag("METRICS_OPEN", False)
 """/metrics without a token, for scrapers on a closed network."""
-ALIVE_FILE = env.text("ALIVE_FILE")
-"""Touched by worker, beat and agent while they do their work; see `console/alive.py`."""
 
 # A line for each of three tasks a second would bury what matters.
 QUIET_LOGGERS = ("axes", "httpx", "celery.app.trace", "celery.worker.strategy", "celery.beat")

@@ -1,6 +1,5 @@
 """Health checks look at the time of one file: who touches it, and when."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 import redis
 from celery.signals import after_task_publish, beat_init
 from django.conf import settings
-from django.test import override_settings
 
 from console import alive
 from console.launch import tasks
@@ -16,20 +14,20 @@ from console.launch.reporter import ReportChannel
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[Path]:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "alive"
-    with override_settings(ALIVE_FILE=str(path)):
-        yield path
+    monkeypatch.setenv("ALIVE_FILE", str(path))
+    return path
 
 
-def test_without_the_setting_nothing_happens() -> None:
-    with override_settings(ALIVE_FILE=""):
-        alive.show()
+def test_without_the_setting_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALIVE_FILE", raising=False)
+    alive.show()
 
 
-def test_a_folder_that_cannot_be_written_stops_no_work(tmp_path: Path) -> None:
-    with override_settings(ALIVE_FILE=str(tmp_path / "absent" / "alive")):
-        alive.show()
+def test_a_folder_that_cannot_be_written_stops_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALIVE_FILE", str(tmp_path / "absent" / "alive"))
+    alive.show()
 
 
 def test_the_worker_shows_it_at_each_tick(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
