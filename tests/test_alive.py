@@ -1,5 +1,8 @@
 """Health checks look at the time of one file: who touches it, and when."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +65,10 @@ def test_beat_shows_it_with_each_task_that_it_sends(file: Path) -> None:
 def test_only_beat_shows_it_for_sending(file: Path) -> None:
     after_task_publish.send(sender="console.tick")
     assert not file.exists()
+
+
+def test_it_needs_no_settings_of_django(file: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    code = "from console.launch import reporter; reporter.alive.show()"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert file.exists()
