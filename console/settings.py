@@ -97,6 +97,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "axes.middleware.AxesMiddleware",
     "console.outages.DatabaseOutages",
+    "console.methods.WrongMethod",
 ]
 
 ROOT_URLCONF = "console.urls"

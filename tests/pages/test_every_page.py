@@ -135,14 +135,32 @@ def test_a_page_without_a_login_leads_to_the_login_and_back(page: str, fleet: Fl
 
 @pytest.mark.parametrize("page", FOR_EVERYBODY)
 def test_a_page_that_only_shows_takes_no_post(page: str, fleet: Fleet, admin: Client) -> None:
-    assert admin.post(address(page, fleet)).status_code == 405
+    answer = admin.post(address(page, fleet))
+    assert (answer.status_code, "Nothing was changed." in answer.text) == (405, True)
+
+
+@pytest.mark.parametrize("path", ["/tokens/3/revoke/", "/logout/", "/hosts/join-tokens/3/revoke/"])
+def test_an_address_without_a_page_above_it_leads_to_the_next_one(path: str, fleet: Fleet, admin: Client) -> None:
+    answer = admin.get(path)
+    assert answer.status_code == 405
+    assert "Nothing was changed." in answer.text
+
+
+def test_a_region_gets_no_page_for_a_wrong_method(fleet: Fleet, admin: Client) -> None:
+    answer = admin.get(address("server_start", fleet), headers={"HX-Request": "true"})
+    assert (answer.status_code, answer.text) == (405, "")
 
 
 @pytest.mark.parametrize(
     "page", ["server_start", "server_stop_cancel", "server_delete", "move_cancel", "deployment_delete", "host_remove"]
 )
-def test_the_address_of_a_change_is_no_page(page: str, fleet: Fleet, admin: Client) -> None:
-    assert admin.get(address(page, fleet)).status_code == 405
+def test_the_address_of_a_change_is_no_page_and_says_where_the_page_is(page: str, fleet: Fleet, admin: Client) -> None:
+    answer = admin.get(address(page, fleet))
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+    assert "It is where a button sends a change" in answer.text
+    home = address(page, fleet).rstrip("/").rpartition("/")[0] + "/"
+    assert f'href="{home}"' in answer.text
+    assert admin.get(home).status_code == 200
 
 
 def test_a_form_without_its_csrf_token_changes_nothing(fleet: Fleet, operator: Client) -> None:
