@@ -32,6 +32,7 @@ urlpatterns = [
     path("hosts/", hosts.listing, name="hosts"),
     path("hosts/new/", joining.new, name="host_new"),
     path("hosts/joined/<int:token_id>/", joining.joined, name="hosts_joined"),
+    path("hosts/join-tokens/", joining.token_list, name="join_tokens"),
     path("hosts/join-tokens/<int:token_id>/revoke/", joining.revoke_token, name="join_token_revoke"),
     path("hosts/<slug:name>/", hosts.page, name="host"),
     path("hosts/<slug:name>/check/", hosts.check, name="host_check"),

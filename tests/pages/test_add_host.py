@@ -85,6 +85,16 @@ def test_a_host_that_joined_appears_by_itself_and_by_a_reload(admin: Client) -> 
         assert all(words in page for words in ("gpu01", "10.0.0.7", "0.31.0", "4 × Simulated GPU"))
 
 
+def test_the_list_of_tokens_shows_by_itself_who_has_joined(admin: Client) -> None:
+    page = make(admin)
+    assert 'id="tokens-region" data-poll hx-get="/hosts/join-tokens/"' in page
+    assert "nobody" in admin.get("/hosts/join-tokens/").text
+    joined(JoinToken.objects.get())
+    shown = admin.get("/hosts/join-tokens/").text
+    assert '<a href="/hosts/gpu01/">gpu01</a>' in shown
+    assert "<main" not in shown
+
+
 def test_a_token_that_is_void_says_that_nobody_will_come(admin: Client) -> None:
     make(admin)
     JoinToken.objects.update(revoked_at=timezone.now())
@@ -98,6 +108,10 @@ def test_a_token_is_taken_back_by_an_admin_only(admin: Client, operator: Client)
     assert JoinToken.objects.get().is_valid()
     assert "No machine joins with" in admin.post(address, follow=True).text
     assert not JoinToken.objects.get().is_valid()
+
+
+def test_only_an_admin_sees_the_list_of_tokens(operator: Client) -> None:
+    assert operator.get("/hosts/join-tokens/").status_code == 403
 
 
 def test_only_an_admin_sees_the_page_and_who_joined(operator: Client) -> None:

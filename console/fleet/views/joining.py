@@ -48,6 +48,13 @@ def joined(request: HttpRequest, token_id: int) -> HttpResponse:
     return render(request, "fleet/_joined.html", {"token": token, "joined": _joined_with(token)})
 
 
+@require_safe
+@needs(Role.ADMIN)
+def token_list(request: HttpRequest) -> HttpResponse:
+    """The list alone, which shows by itself who has joined since."""
+    return render(request, "fleet/_join_tokens.html", {"tokens": join_tokens.newest_first()})
+
+
 @require_POST
 @needs(Role.ADMIN)
 def revoke_token(request: HttpRequest, token_id: int) -> HttpResponse:
