@@ -152,8 +152,14 @@ def _fault(request: HttpRequest, error: Exception) -> HttpResponse:
 
 def _field(location: tuple[int | str, ...]) -> str:
     """`("body", "body", "gpu_indexes", 0)` is `gpu_indexes.0`: callers know neither source nor name of the argument."""
+    if location[0] == "body" and len(location) <= 2:
+        return "body"
     skipped = 2 if location[0] == "body" else 1
     return ".".join(str(part) for part in location[skipped:])
+
+
+_LENGTHS = {"too_long": "At most {max_length} characters.", "too_short": "At least {min_length} characters."}
+"""For texts, of which the validator speaks as of lists: in items."""
 
 
 def _plain(entry: dict[str, Any]) -> str:
@@ -161,6 +167,8 @@ def _plain(entry: dict[str, Any]) -> str:
     if entry["type"] == "extra_forbidden":
         return "There is no such field."
     if entry["type"] == "missing":
-        return "This is required."
+        return "This is required." if _field(entry["loc"]) != "body" else "Send a JSON object as the body."
+    if entry["type"] in _LENGTHS and isinstance(entry.get("input"), str):
+        return _LENGTHS[entry["type"]].format(**entry["ctx"])
     text = str(entry["msg"]).removeprefix("Value error, ")
     return text if text.endswith(".") else f"{text}."

@@ -47,6 +47,21 @@ def test_every_wrong_field_is_named() -> None:
     assert not ApiToken.objects.filter(name="").exists()
 
 
+@pytest.mark.parametrize("path", ["/tokens", "/servers/1/move"])
+@pytest.mark.parametrize("body", [None, b""])
+def test_a_body_that_is_missing_is_asked_for(path: str, body: Any) -> None:
+    answer = Api(Role.ADMIN).post(path, body)
+    assert (answer.status, answer.error["field"]) == (400, "body")
+    assert answer.error["message"] == "body: Send a JSON object as the body."
+
+
+def test_the_length_of_a_text_is_told_in_characters() -> None:
+    server = {"deployment": "chat", "host": "gpu01", "role": "plain", "name": "x" * 64}
+    answer = Api(Role.OPERATOR).post("/servers", server)
+    assert (answer.error["field"], answer.error["message"]) == ("name", "name: At most 63 characters.")
+    assert Api(Role.ADMIN).post("/tokens", {"name": ""}).error["message"].endswith("At least 1 characters.")
+
+
 def test_a_misspelt_field_is_refused_and_named() -> None:
     answer = Api(Role.ADMIN).post("/tokens", {"name": "ci", "expires_in_dayz": 3})
     assert (answer.error["field"], answer.error["message"]) == (
