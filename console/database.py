@@ -5,16 +5,21 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from django.db import Error, InterfaceError, OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 Away = (OperationalError, InterfaceError)
 """What a call raises when the database is away, locked for too long, or has just ended. Trying again later can help."""
+
+NEW_FILE_BYTES = 4096
+"""No more than its header."""
 
 log = logging.getLogger(__name__)
 _waiting: set[str] = set()
@@ -64,6 +69,21 @@ def tried_again(what: str) -> Iterator[None]:
     else:
         if _note(what, is_away=False):
             log.warning("%s: goes on, the database answers again", what)
+
+
+def close_new_file_to_others(connection: BaseDatabaseWrapper, **_: object) -> None:
+    """SQLite makes its files as the umask says; a database that was made just now is for its owner alone.
+
+    Receiver of `connection_created`. An older file keeps the mode that somebody gave it.
+    """
+    if connection.vendor != "sqlite":
+        return
+    path = Path(str(connection.settings_dict["NAME"]))
+    with suppress(OSError):
+        if path.stat().st_size > NEW_FILE_BYTES:
+            return
+        for file in (path, *path.parent.glob(f"{path.name}-*")):
+            file.chmod(0o600)
 
 
 def _close_idle_connections() -> None:

@@ -1,5 +1,6 @@
 """What a fresh start leaves on disk is for its own user alone."""
 
+import ast
 import os
 import stat
 import subprocess
@@ -9,6 +10,38 @@ from pathlib import Path
 
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+MIGRATE = """
+import os, pathlib
+os.umask(0o022)
+import django
+django.setup()
+from django.core.management import call_command
+call_command("migrate", "gateway", verbosity=0)
+files = pathlib.Path(os.environ["DATA_DIR"]).glob("switchyard.sqlite3*")
+print({file.name: oct(file.stat().st_mode)[-3:] for file in files})
+"""
+
+
+def migrate(data: Path) -> dict[str, str]:
+    """The modes of the database's files while it is open, by name."""
+    env = {**os.environ, "DATA_DIR": str(data), "DATABASE_URL": "", "DJANGO_SETTINGS_MODULE": "console.settings"}
+    run = subprocess.run([sys.executable, "-c", MIGRATE], env=env, check=True, capture_output=True, text=True)
+    found: dict[str, str] = ast.literal_eval(run.stdout)
+    return found
+
+
+def test_a_new_database_is_closed_to_other_users(tmp_path: Path) -> None:
+    files = migrate(tmp_path)
+    assert {"switchyard.sqlite3", "switchyard.sqlite3-wal"} <= files.keys()
+    assert set(files.values()) == {"600"}
+
+
+def test_an_older_database_keeps_the_mode_that_somebody_gave_it(tmp_path: Path) -> None:
+    migrate(tmp_path)
+    (tmp_path / "switchyard.sqlite3").chmod(0o640)
+    assert migrate(tmp_path)["switchyard.sqlite3"] == "640"
 
 
 def test_the_data_folder_with_the_database_is_closed_to_other_users(tmp_path: Path) -> None:
