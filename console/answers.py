@@ -4,11 +4,11 @@ The same view serves a browser without script (a form that redirects) and one wi
 """
 
 from django.contrib import messages
-from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django_htmx.http import trigger_client_event
 
+from console import shared
 from console.fleet.errors import FleetError
 
 ONCE_KEPT_S = 3600
@@ -47,16 +47,15 @@ def shown_again(request: HttpRequest, template: str, context: dict[str, object],
 def first_time(request: HttpRequest) -> bool:
     """False when this very form (its hidden `once`) was already sent: a double click, or the reload of an answer.
 
-    A form without `once` always counts as new. Pages and their forms come from one web process, so its memory is
-    enough.
+    A form without `once` always counts as new.
     """
     once = request.POST.get("once", "")
-    return not once or cache.add(_once_key(request, once), True, ONCE_KEPT_S)
+    return not once or shared.is_first(_once_key(request, once), ONCE_KEPT_S)
 
 
 def forget_first_time(request: HttpRequest) -> None:
     """The form was refused and may be sent again."""
-    cache.delete(_once_key(request, request.POST.get("once", "")))
+    shared.forget(_once_key(request, request.POST.get("once", "")))
 
 
 def _once_key(request: HttpRequest, once: str) -> str:

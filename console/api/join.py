@@ -5,16 +5,15 @@ Body: {"name": …, "secret_sha256": …}. Answer: {"host", "broker", "username"
 
 import json
 import logging
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.core.cache import cache
 from django.core.exceptions import SuspiciousOperation
 from django.http import HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
+from console import shared
 from console.api.errors import ApiError, answer
 from console.database import Away
 from console.fleet import admission
@@ -39,14 +38,14 @@ def _join(request: HttpRequest) -> HttpResponse:
         refused = answer(405, "This path takes POST.")
         refused["Allow"] = "POST"
         return refused
-    if cache.get(_key(caller), 0) >= MOST_REFUSED:
+    if shared.counted(_key(caller)) >= MOST_REFUSED:
         response = answer(429, "Too many wrong join tokens came from this machine. Wait a minute, then try again.")
         response["Retry-After"] = str(REFUSED_FOR_S)
         return response
     try:
         return _admitted(admission.admit(_asked(request, caller)))
     except Unauthorized as error:
-        _note_refusal(caller)
+        shared.count(_key(caller), REFUSED_FOR_S)
         logger.warning("a machine at %s was refused: %s", caller, error.code)
         return answer(error.status, error.message, code=error.code)
     except FleetError as error:
@@ -102,12 +101,6 @@ def _admitted(admitted: admission.Admission) -> HttpResponse:
             "warning": admitted.warning,
         }
     )
-
-
-def _note_refusal(caller: str) -> None:
-    if not cache.add(_key(caller), 1, REFUSED_FOR_S):
-        with suppress(ValueError):  # forgotten just now
-            cache.incr(_key(caller))
 
 
 def _key(caller: str) -> str:
