@@ -45,13 +45,21 @@ PARAMETERS: list[dict[str, Any]] = [
 ]
 
 
-def change(*, shown_once: str = "") -> Callable[[V], V]:
-    """Marks an operation as a change. `shown_once` names a field of its answer that is not kept for a repetition."""
+PREPARED = "_api_prepared"
+First = Callable[[HttpRequest], Any]
+
+
+def change(*, shown_once: str = "", first: First | None = None) -> Callable[[V], V]:
+    """Marks an operation as a change. `shown_once` names a field of its answer that is not kept for a repetition.
+
+    `first` runs before the transaction, for what takes long, and not for a repetition; what it returns is `prepared`.
+    It has to ask for the caller's role itself, and leaves a body that does not fit to the operation.
+    """
 
     def decorate(view: V) -> V:
         setattr(view, EXTRA_PARAMETERS, ("dry_run",))
         contribute_operation_callback(view, _declare)
-        return decorate_view(partial(_changing, shown_once))(view)
+        return decorate_view(partial(_changing, shown_once, first))(view)
 
     return decorate
 
@@ -80,11 +88,18 @@ def _declare(operation: Operation) -> None:
     operation.openapi_extra = {**(operation.openapi_extra or {}), "parameters": [*PARAMETERS]}
 
 
-def _changing(shown_once: str, run: Run) -> Run:
+def prepared(request: HttpRequest) -> Any:
+    """What `first` returned; None when there was nothing to do."""
+    return getattr(request, PREPARED, None)
+
+
+def _changing(shown_once: str, first: First | None, run: Run) -> Run:
     @wraps(run)
     def changing(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         perform = partial(run, request, **kwargs)
         key = _key(request)
+        if first is not None and not _was_done(request, key):
+            setattr(request, PREPARED, first(request))
         if is_rehearsal(request):
             return _rehearse(perform)
         if key is None:
@@ -92,6 +107,13 @@ def _changing(shown_once: str, run: Run) -> Run:
         return _once(request, key, perform, shown_once)
 
     return changing
+
+
+def _was_done(request: HttpRequest, key: str | None) -> bool:
+    if key is None:
+        return False
+    since = timezone.now() - KEPT_FOR
+    return KeptAnswer.objects.filter(caller=caller_of(request).id, key=key, created_at__gte=since).exists()
 
 
 def _rehearse(perform: Callable[[], HttpResponseBase]) -> HttpResponseBase:

@@ -9,11 +9,11 @@ from ninja.responses import Status
 from pydantic import Field
 
 from console.api import choices, find
-from console.api.changes import change
+from console.api.changes import change, prepared
 from console.api.identity import OPERATOR, VIEWER, actor_of
 from console.api.moves import MoveOut, move_out
 from console.api.shapes import NO_REASON, NOTHING, ChangeIn, Count, Deleted, Page, Paging, ReasonIn, Text, page
-from console.fleet import actions, guards, moves
+from console.fleet import actions, adoption, guards, moves, starting
 from console.fleet.cards import server_card
 from console.fleet.models import Move, Server
 from console.fleet.states import MOVE_OPEN, ServerRole, ServerState
@@ -65,6 +65,7 @@ class ServerOut(Schema):
     stop_reason: str
     started_at: datetime | None
     ready_at: datetime | None
+    notes: list[str] = Field([], description="Told when it is added: what would keep it from starting now.")
     command: str = Field(description="Environment and command of its newest start, secrets masked; empty before it.")
 
 
@@ -179,16 +180,28 @@ def add_server(request: HttpRequest, body: ServerIn) -> Status[ServerOut]:
     )
     if body.start:
         server = actions.start(server.pk, actor)
-    return Status(201, server_out(server))
+    shown = server_out(server)
+    shown.notes = [] if body.start else list(filter(None, [starting.held_gpu(server)]))
+    return Status(201, shown)
+
+
+def _ask_candidate(request: HttpRequest) -> adoption.Candidate | None:
+    """No transaction waits for a server that takes its time to answer."""
+    actor = OPERATOR(request).actor
+    try:
+        body = AdoptIn.model_validate_json(request.body)
+    except ValueError:
+        return None
+    deployment = find.given_deployment(body.deployment)
+    return adoption.ask(actor, deployment.pk, body.url, body.role, body.name, body.api_key)
 
 
 @router.post("/adopt", response={201: ServerOut}, auth=OPERATOR)
-@change()
+@change(first=_ask_candidate)
 def adopt_server(request: HttpRequest, body: AdoptIn) -> Status[ServerOut]:
     """Takes on a server that someone else started: it is asked what it is, then routed and watched."""
-    deployment = find.given_deployment(body.deployment)
-    server = actions.adopt(actor_of(request), deployment.pk, body.url, body.role, body.name, body.api_key)
-    return Status(201, server_out(server))
+    candidate: adoption.Candidate = prepared(request)
+    return Status(201, server_out(adoption.take_on(actor_of(request), candidate)))
 
 
 @router.post("/{int:server_id}/drill", response={202: ServerOut}, auth=OPERATOR)

@@ -1,5 +1,7 @@
 """Adopting a server that someone else started: routed and watched like ours, but never started, stopped or moved."""
 
+from dataclasses import dataclass
+
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
@@ -20,12 +22,31 @@ S = ServerState
 URL_LIMIT, KEY_LIMIT = 300, 200
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A server that was asked what it is, and fits."""
+
+    deployment: Deployment
+    place: Place
+    role: ServerRole
+    told: Told
+    name: str
+    api_key: str
+
+
 def adopt(
     actor: Actor, deployment_id: int, url: str, role: str | None = None, name: str = "", api_key: str = ""
 ) -> Server:
-    """Asks it what it is, and takes it on when that fits; it gets traffic once it and its pairs are tried out.
+    """Asks it what it is, and takes it on when that fits; it gets traffic once it and its pairs are tried out."""
+    return take_on(actor, ask(actor, deployment_id, url, role, name, api_key))
 
-    `role`: needed when it has a KV connector and does not tell its role. Takes some milliseconds, at worst ten seconds.
+
+def ask(
+    actor: Actor, deployment_id: int, url: str, role: str | None = None, name: str = "", api_key: str = ""
+) -> Candidate:
+    """Writes nothing. Call it outside of a transaction: it takes some milliseconds, at worst ten seconds.
+
+    `role`: needed when it has a KV connector and does not tell its role.
     Raises Invalid (with the field), Forbidden, NotFound, Conflict (the address is known already).
     """
     guards.need(actor, Role.OPERATOR, "adopt a server")
@@ -39,10 +60,15 @@ def adopt(
         told = introduce(place, deployment.served_model_name, api_key)
     except NotAdoptable as error:
         raise Invalid(error.message, error.field) from error
-    fitting = _role(deployment, told, role or "")
+    return Candidate(deployment, place, _role(deployment, told, role or ""), told, name.strip(), api_key)
+
+
+def take_on(actor: Actor, candidate: Candidate) -> Server:
+    """Raises Invalid (its name), Conflict when somebody was faster with its name or address."""
     with transaction.atomic():
-        made = _take_on(deployment, place, fitting, told, name.strip(), api_key)
-        after = {"deployment": deployment.name, "url": place.url, "role": made.role, "version": told["version"]}
+        made = _save_new(candidate)
+        told, place = candidate.told, candidate.place
+        after = {"deployment": made.deployment.name, "url": place.url, "role": made.role, "version": told["version"]}
         record(actor, "server.adopt", f"server {made.name}", after=after)
         server_changed.send(sender=Server, server=made, old_state=S.STOPPED)
         transaction.on_commit(lambda: queueing.verify_server(made.pk, made.generation))
@@ -136,23 +162,23 @@ def _role(deployment: Deployment, told: Told, asked: str) -> ServerRole:
     return ServerRole(role)
 
 
-def _take_on(deployment: Deployment, place: Place, role: ServerRole, told: Told, name: str, api_key: str) -> Server:
+def _save_new(candidate: Candidate) -> Server:
     made = Server(
-        deployment=deployment,
+        deployment=candidate.deployment,
         host=None,
-        name=free_name(deployment, name),
-        role=role,
+        name=free_name(candidate.deployment, candidate.name),
+        role=candidate.role,
         state=S.VERIFYING,
         generation=1,
-        adopted_url=place.url,
-        adopted_api_key=api_key,
-        told=told,
+        adopted_url=candidate.place.url,
+        adopted_api_key=candidate.api_key,
+        told=candidate.told,
         started_at=timezone.now(),
-        max_model_len=told["max_model_len"],
+        max_model_len=candidate.told["max_model_len"],
     )
     try:
         with transaction.atomic():
             made.save(force_insert=True)
     except IntegrityError as error:  # somebody took the name or the address between the check and here
-        raise Conflict(f"{made.name} or {place.url} was taken just now. Look again, then decide.") from error
+        raise Conflict(f"{made.name} or {made.adopted_url} was taken just now. Look again, then decide.") from error
     return made

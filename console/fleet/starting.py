@@ -141,13 +141,20 @@ def no_leftovers(server: Server) -> None:
 
 def gpus_are_free(server: Server) -> None:
     """Raises Conflict naming the server that holds one of its GPUs."""
+    if problem := held_gpu(server):
+        raise Conflict(problem)
+
+
+def held_gpu(server: Server) -> str:
+    """Which of its GPUs another server holds, and what to do about it; empty when none is held."""
     held = holder_of(server.own_host, server.gpu_indexes, besides=server.pk)
-    if held is not None:
-        index, other = held
-        raise Conflict(
-            f"GPU {index} of {server.own_host.name} is held by {other.name}, which is {other.state}. "
-            f"Stop {other.name}, or give {server.name} another GPU."
-        )
+    if held is None:
+        return ""
+    index, other = held
+    return (
+        f"GPU {index} of {server.own_host.name} is held by {other.name}, which is {other.state}. "
+        f"Stop {other.name}, or give {server.name} another GPU."
+    )
 
 
 def holder_of(host: Host, gpu_indexes: Sequence[int], besides: int = 0) -> tuple[int, Server] | None:

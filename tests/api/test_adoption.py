@@ -1,12 +1,16 @@
 """Adopting over REST: the same call as the page's, rehearsed, repeated, refused."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from django.db import connection
 
 from console.accounts.models import AuditEntry, Role
+from console.fleet import adoption
 from console.fleet.models import Server
 from console.fleet.states import ServerState
+from console.launch.introduction import introduce
 from tests.api.calls import Api
 from tests.factories import make_deployment, make_server
 from tests.sent import Sent, sent
@@ -51,6 +55,32 @@ def test_a_rehearsal_asks_the_server_and_keeps_nothing(body: dict[str, str], sen
     assert (answer.status, answer.body["name"]) == (201, "chat-1")
     assert not Server.objects.exists()
     assert not AuditEntry.objects.filter(action="server.adopt").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("headers", [{}, {"Idempotency_Key": "k1"}])
+def test_a_server_is_asked_before_the_transaction_begins(
+    body: dict[str, str], sent: Sent, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    """A slow one would keep everybody else from writing."""
+    in_transaction: list[bool] = []
+
+    def listening(*args: Any) -> Any:
+        in_transaction.append(connection.in_atomic_block)
+        return introduce(*args)
+
+    monkeypatch.setattr(adoption, "introduce", listening)
+    assert Api(Role.OPERATOR).post("/servers/adopt", body, **headers).status == 201
+    assert in_transaction == [False]
+
+
+def test_a_viewer_makes_nobody_be_asked(body: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: Any) -> Any:
+        raise AssertionError("it was asked")
+
+    monkeypatch.setattr(adoption, "introduce", never)
+    assert Api(Role.VIEWER).post("/servers/adopt", body).status == 403
+    assert Api().post("/servers/adopt", body).status == 401
 
 
 def test_the_same_key_adopts_once(body: dict[str, str], sent: Sent) -> None:

@@ -63,6 +63,14 @@ def test_a_server_can_be_added_to_be_started_later(fleet: Fleet, operator: Clien
     assert Server.objects.get(name="chat-9").state == ServerState.STOPPED
 
 
+def test_a_server_added_for_later_says_at_once_that_its_gpu_is_held(fleet: Fleet, operator: Client) -> None:
+    answer = operator.post(PAGE, chosen(gpu_indexes=["0"], add="1"), follow=True)
+    assert "nothing runs yet. GPU 0 of gpu01 is held by chat-1, which is ready." in answer.text
+    page = operator.get(f"/servers/{Server.objects.get(name='chat-9').pk}/").text
+    assert "It cannot start now. GPU 0 of gpu01 is held by chat-1" in page
+    assert "It cannot start now." not in operator.get(f"/servers/{fleet.stopped.pk}/").text
+
+
 def test_a_server_that_cannot_start_is_not_left_behind(fleet: Fleet, operator: Client) -> None:
     answer = operator.post(PAGE, chosen(gpu_indexes=["0"], start="1"))
     assert answer.status_code == 400

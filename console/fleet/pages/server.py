@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from console.fleet import drills
+from console.fleet import drills, starting
 from console.fleet.cards import PHASE_WORDS, server_card
 from console.fleet.models import Pair, Server
 from console.fleet.pages.pairs import SAMPLE_PROMPT_TOKENS
@@ -45,6 +45,7 @@ def details(server: Server) -> dict[str, Any]:
         "observed": server.observed,
         "ready_s": seconds_to_ready(server),
         "open_move": server.open_move(),
+        "held_gpu": starting.held_gpu(server) if server.host and server.is_at_rest else "",
         "may_drill": drills.why_not(server) is None,
     }
 

@@ -14,7 +14,7 @@ from console import answers
 from console.accounts.access import actor_of, needs
 from console.accounts.audit import Actor
 from console.accounts.models import Role
-from console.fleet import actions, preflight
+from console.fleet import actions, preflight, starting
 from console.fleet.cards import server_card
 from console.fleet.errors import FleetError
 from console.fleet.forms import ServerForm
@@ -141,8 +141,11 @@ def new(request: HttpRequest, name: str) -> HttpResponse:
         answers.forget_first_time(request)
         form.refuse(error)
         return _new_again(request, deployment, host, form)
-    words = "is being started" if "start" in request.POST else "is added; nothing runs yet"
-    return answers.done(request, f"{server.name} {words}.", reverse("deployment", args=[deployment.name]))
+    if "start" in request.POST:
+        words = f"{server.name} is being started."
+    else:
+        words = f"{server.name} is added; nothing runs yet. {starting.held_gpu(server)}".strip()
+    return answers.done(request, words, reverse("deployment", args=[deployment.name]))
 
 
 def _add(actor: Actor, deployment: Deployment, form: ServerForm, then_start: bool) -> Server:
