@@ -7,8 +7,8 @@ from django.utils import timezone
 
 from console.accounts.audit import Actor
 from console.accounts.models import Role, User
-from console.fleet.models import Deployment, Engine, Gpu, Host, Server
-from console.fleet.states import ServerRole, ServerState
+from console.fleet.models import Deployment, Engine, Gpu, Host, Move, Server
+from console.fleet.states import MoveStatus, ServerRole, ServerState
 
 OPERATOR = Actor("olga", Role.OPERATOR)
 ADMIN = Actor("ada", Role.ADMIN)
@@ -67,3 +67,13 @@ def make_server(
         host=host or make_host(),
         **{**defaults, **fields},
     )
+
+
+def make_move(server: Server, status: MoveStatus = MoveStatus.FAILED, **fields: Any) -> Move:
+    """From the role that it has to decode."""
+    defaults: dict[str, Any] = {
+        "from_role": server.role,
+        "to_role": ServerRole.DECODE,
+        "requested_by": "olga",
+    }
+    return Move.objects.create(server=server, deployment=server.deployment, status=status, **{**defaults, **fields})

@@ -3,40 +3,23 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import psutil
 
+from console.embedded import free_port
+
 ROOT = Path(__file__).resolve().parent.parent
 START_LIMIT_S = 240.0
 STOP_LIMIT_S = 60.0
 NOT_INHERITED = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY")
 T = TypeVar("T")
-
-
-def wait_for(find: Callable[[], T | None], limit_s: float = 30.0, what: str = "") -> T:
-    """The first result of `find` that is neither None nor False."""
-    deadline = time.monotonic() + limit_s
-    while True:
-        found = find()
-        if found is not None and found is not False:
-            return found
-        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what or find.__name__}"
-        time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def is_running(pid: int) -> bool:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -23,6 +23,7 @@ from .contracts import EngineConfig, EngineRequest, Output, Sink
 from .engine import Engine
 from .faults import Faults
 from .handoff import Identity, Message, bind, listen
+from .lines import JsonLines
 from .loglines import API, ENGINE, Log
 from .steps import StepCosts
 
@@ -34,31 +35,22 @@ def set_process_name(name: str) -> None:
         file.write(name)
 
 
-class _Lines(asyncio.Protocol):
+class _Lines(JsonLines):
     """Lists in both directions."""
 
     def __init__(self, receive: Callable[[list[Any]], None], lost: Callable[[], None]) -> None:
-        self._receive = receive
-        self._lost = lost
-        self._buffer = b""
-        self._transport: asyncio.Transport | None = None
+        super().__init__()
+        self._receive, self._lost = receive, lost
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
-            self._receive(orjson.loads(line))
+    def take(self, message: Any) -> None:
+        self._receive(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._lost()
 
-    def send(self, *message: Any) -> None:
-        if self._transport is not None:
-            self._transport.write(orjson.dumps(message) + b"\n")
+    def say(self, *message: Any) -> None:
+        self.send(message)
 
 
 class EngineChild:
@@ -100,27 +92,27 @@ class RemoteEngine:
 
     def submit(self, request: EngineRequest, sink: Sink) -> None:
         self._sinks[request.request_id] = sink
-        self._lines.send("submit", asdict(request))
+        self._lines.say("submit", asdict(request))
 
     def abort(self, request_id: str) -> None:
         self._sinks.pop(request_id, None)
-        self._lines.send("abort", request_id)
+        self._lines.say("abort", request_id)
 
     def stop(self, request_id: str) -> None:
         self._sinks.pop(request_id, None)
-        self._lines.send("stop", request_id)
+        self._lines.say("stop", request_id)
 
     def release(self, params: Message) -> None:
-        self._lines.send("release", params)
+        self._lines.say("release", params)
 
     def set_faults(self, faults: Faults) -> None:
-        self._lines.send("faults", asdict(faults))
+        self._lines.say("faults", asdict(faults))
 
     def pause(self, paused: bool) -> None:
-        self._lines.send("pause", paused)
+        self._lines.say("pause", paused)
 
     def reset_prefix_cache(self) -> None:
-        self._lines.send("reset_prefix_cache")
+        self._lines.say("reset_prefix_cache")
 
     async def listen(self) -> bool:
         """False when the side-channel port is in use."""
@@ -137,7 +129,7 @@ class RemoteEngine:
     async def _ask(self, question: str) -> Any:
         self._asked += 1
         future = self._questions[self._asked] = asyncio.get_running_loop().create_future()
-        self._lines.send(question, self._asked)
+        self._lines.say(question, self._asked)
         return await future
 
     def _receive(self, message: list[Any]) -> None:
@@ -196,7 +188,7 @@ class _Server:
             self._answer_later(kind, values[0])
 
     def _sink(self, request_id: str) -> Sink:
-        return lambda output: self.lines.send("output", request_id, *output)
+        return lambda output: self.lines.say("output", request_id, *output)
 
     def _answer_later(self, question: str, number: int) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(question, number))
@@ -210,7 +202,7 @@ class _Server:
             answer = await self._engine.leases()
         else:
             answer = await self._listen()
-        self.lines.send("answer", number, answer)
+        self.lines.say("answer", number, answer)
 
     async def _listen(self) -> bool:
         if not self._config.connector:

@@ -12,10 +12,12 @@ import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from zlib import crc32
 
 import orjson
+
+from .lines import JsonLines
 
 Message = dict[str, Any]
 _MAX_LINE_BYTES = 16 << 20
@@ -56,31 +58,15 @@ class Identity:
         }
 
 
-class _ListenerProtocol(asyncio.Protocol):
+class _ListenerProtocol(JsonLines):
     def __init__(self, answer: Callable[[Message], Message | None]) -> None:
+        super().__init__()
         self._answer = answer
-        self._buffer = b""
-        self._transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclass of asyncio's.
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
-            self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        assert self._transport is not None
-        try:
-            message = orjson.loads(line)
-        except ValueError:
-            self._transport.close()
-            return
+    def take(self, message: Any) -> None:
         reply = self._answer(message)
         if reply is not None:
-            self._transport.write(orjson.dumps(reply) + b"\n")
+            self.send(reply)
 
 
 def bind(host: str, port: int) -> socket.socket:

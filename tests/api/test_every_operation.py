@@ -8,9 +8,9 @@ from django.core import serializers
 from console.accounts.models import AuditEntry, InferenceKey, Role
 from console.api.api import api
 from console.fleet.models import Deployment, Host, Move, Pair, Server
-from console.fleet.states import MoveStatus, ServerRole, ServerState
+from console.fleet.states import ServerRole, ServerState
 from tests.api.calls import Answer, Api, Browser
-from tests.factories import make_deployment, make_host, make_server
+from tests.factories import make_deployment, make_host, make_move, make_server
 
 pytestmark = pytest.mark.django_db
 
@@ -26,14 +26,7 @@ def fleet() -> dict[str, str]:
     """One of each, and how paths name them."""
     host, deployment = make_host("gpu01"), make_deployment("chat")
     server = make_server(ServerRole.PREFILL, ServerState.READY, deployment, host)
-    move = Move.objects.create(
-        server=server,
-        deployment=deployment,
-        from_role=ServerRole.PREFILL,
-        to_role=ServerRole.DECODE,
-        status=MoveStatus.FAILED,
-        requested_by="olga",
-    )
+    move = make_move(server)
     decode = make_server(ServerRole.DECODE, ServerState.LOADING, deployment, host)
     pair = Pair.objects.create(prefill=server, decode=decode, prefill_generation=1, decode_generation=1)
     key, _ = InferenceKey.issue(deployment.pk, "laptop")

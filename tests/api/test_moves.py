@@ -6,9 +6,9 @@ import pytest
 
 from console.accounts.models import AuditEntry, Role
 from console.fleet.models import Move, Server
-from console.fleet.states import MoveStatus, ServerRole, ServerState
+from console.fleet.states import ServerRole, ServerState
 from tests.api.calls import Api
-from tests.factories import make_deployment, make_host, make_server
+from tests.factories import make_deployment, make_host, make_move, make_server
 
 pytestmark = pytest.mark.django_db
 P, D = ServerRole.PREFILL, ServerRole.DECODE
@@ -26,14 +26,7 @@ def servers() -> list[Server]:
 
 def failed_move(server: Server) -> Move:
     Server.objects.filter(pk=server.pk).update(state=ServerState.FAILED, role=D)
-    return Move.objects.create(
-        server=server,
-        deployment=server.deployment,
-        from_role=P,
-        to_role=D,
-        status=MoveStatus.FAILED,
-        requested_by="olga",
-    )
+    return make_move(server, from_role=P, to_role=D)
 
 
 def test_a_move_takes_the_server_out_of_traffic_and_answers_itself(servers: list[Server]) -> None:

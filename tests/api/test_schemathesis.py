@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, settings
 
 from console.accounts.models import ApiToken, InferenceKey, Role
 from console.api.api import api
-from console.fleet.models import Host, Move, Server
-from console.fleet.states import MoveStatus, ServerRole, ServerState
+from console.fleet.models import Host, Server
+from console.fleet.states import ServerRole, ServerState
 from console.launch import remote
 from console.launch.contracts import Check, LaunchSpec, LogTail
-from tests.factories import make_deployment, make_host, make_server, make_user
+from tests.factories import make_deployment, make_host, make_move, make_server, make_user
 
 EXAMPLES = 6
 NOT_HELD = [schemathesis.checks.positive_data_acceptance]
@@ -72,14 +72,7 @@ def known() -> dict[str, Any]:
     """One of each thing that a path can name."""
     host, deployment = make_host("gpu01"), make_deployment("gpu01")
     server = make_server(ServerRole.PREFILL, ServerState.READY, deployment, host)
-    move = Move.objects.create(
-        server=server,
-        deployment=deployment,
-        from_role=ServerRole.PREFILL,
-        to_role=ServerRole.DECODE,
-        status=MoveStatus.FAILED,
-        requested_by="olga",
-    )
+    move = make_move(server)
     key, _ = InferenceKey.issue(deployment.pk, "laptop")
     return {"name": "gpu01", "server_id": server.pk, "move_id": move.pk, "key_id": key.pk}
 

@@ -12,15 +12,9 @@ import time
 from collections.abc import Iterator
 from typing import IO, Literal
 
+from console.embedded import free_port
 from tests.benchmark.contestants import CONTESTANTS, Contestant, Place
-from tests.benchmark.processes import (
-    ROOT,
-    allow_many_connections,
-    apply_load,
-    free_port,
-    held_streams,
-    mock_engines,
-)
+from tests.benchmark.processes import ROOT, allow_many_connections, apply_load, held_streams, mock_engines
 
 CONCURRENCY = 64
 TOKENS = 64

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from console.embedded import EmbeddedValkey
-from tests.benchmark.processes import ROOT, Running, free_port, running
+from console.embedded import EmbeddedValkey, free_port
+from tests.benchmark.processes import ROOT, Running, running
 
 BENCH_BIN = ROOT / "out" / "bench-venv" / "bin"
 MANAGE = [sys.executable, str(ROOT / "manage.py")]

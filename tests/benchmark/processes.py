@@ -14,18 +14,13 @@ from typing import IO
 
 import psutil
 
+from console.embedded import free_port
 from tests.benchmark.load import LoadResult
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_LIMIT_S = 60.0
 OPEN_FILES = 20_000
 PRECEDENCE = -19
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def allow_many_connections() -> None:

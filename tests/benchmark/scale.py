@@ -24,8 +24,8 @@ import httpx
 import psutil
 import websockets
 
-from console.embedded import EmbeddedValkey
-from tests.benchmark.processes import ROOT, Running, free_port, take_precedence
+from console.embedded import EmbeddedValkey, free_port
+from tests.benchmark.processes import ROOT, Running, take_precedence
 from tests.benchmark.scale_reports import DEPLOYMENT
 
 WARM_UP_S = 10.0

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import uvloop
 
-from tests.benchmark.processes import ROOT, Running, free_port, running, take_precedence
+from console.embedded import free_port
+from tests.benchmark.processes import ROOT, Running, running, take_precedence
 from tests.benchmark.stall_engine import MODEL
 
 TARGET_MS = 50.0

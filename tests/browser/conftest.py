@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from tests.running import ROOT, RunningDemo, wait_for
+from tests.running import ROOT, RunningDemo
+from tests.waiting import wait_for
 
 # Without the network flags Chromium calls home at every start, and waits where nothing answers.
 CHROMIUM_FLAGS = [

@@ -6,7 +6,8 @@ import signal
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.running import RunningDemo, wait_for
+from tests.running import RunningDemo
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 

@@ -5,7 +5,8 @@ import json
 import pytest
 from playwright.sync_api import Page, WebSocket, expect
 
-from tests.running import RunningDemo, wait_for
+from tests.running import RunningDemo
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 

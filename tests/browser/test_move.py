@@ -3,7 +3,8 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.running import RunningDemo, wait_for
+from tests.running import RunningDemo
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.browser
 
@@ -66,7 +67,7 @@ def counts(demo: RunningDemo) -> tuple[int, int]:
 
 
 def wait_for_requests(demo: RunningDemo, more_than: int) -> None:
-    wait_for(lambda: counts(demo)[0] > more_than, 60, "requests go on")
+    wait_for(lambda: counts(demo)[0] > more_than, "requests go on", 60)
 
 
 def test_a_server_goes_to_decode_to_plain_and_back_while_no_request_fails(yard: Page, demo: RunningDemo) -> None:

@@ -14,8 +14,10 @@ import httpx
 import pytest
 
 from console.demo.servers import LaunchedServers
+from console.embedded import free_port
 from tests.launch.networks import SUBNET, FakeHost, network, why_not
-from tests.running import NOT_INHERITED, ROOT, STOP_LIMIT_S, free_port, wait_for
+from tests.running import NOT_INHERITED, ROOT, STOP_LIMIT_S
+from tests.waiting import wait_for
 
 QUICK = {"SIMULATOR_START_S": "0.5", "SIMULATOR_STOP_S": "0.1", "SIMULATOR_SPEED": "10"}
 
@@ -33,7 +35,7 @@ class OpenConsole:
             "AGENT_REPORT_EVERY_S": "0.5",
         }
         self.process = self.run("up", "--bind", f"{SUBNET}.1")
-        wait_for(self._is_up, 90, "the console to answer")
+        wait_for(self._is_up, "the console to answer", 90)
         self.manage("createperson", "ada", "--role", "admin", "--password-stdin", stdin="correct horse battery\n")
         self.token = self.manage("maketoken", "ada", "--name", "test", "--scope", "admin").strip()
 
@@ -108,7 +110,7 @@ def start_server(console: OpenConsole) -> str:
     console.call("POST", "/deployments", {"name": "chat", "model": "m", "require_key": False, **engine})
     place = {"deployment": "chat", "host": "gpu01", "role": "plain", "gpu_indexes": [0]}
     server = console.call("POST", "/servers", {**place, "start": True})
-    wait_for(lambda: console.call("GET", f"/servers/{server['id']}")["state"] == "ready", 60, "the server")
+    wait_for(lambda: console.call("GET", f"/servers/{server['id']}")["state"] == "ready", "the server", 60)
     return str(console.call("GET", f"/servers/{server['id']}")["url"])
 
 
@@ -116,22 +118,22 @@ def test_a_machine_elsewhere_joins_serves_outlives_the_broker_and_is_cut_off(con
     token = console.call("POST", "/join-tokens", {"name": "rack 1"})["token"]
     state = console.folder / "state"
     with agent(console, state, "--console", console.url, "--token", token):
-        found = wait_for(lambda: console.host().get("reachable") and console.host(), 30, console.log("agent"))
+        found = wait_for(lambda: console.host().get("reachable") and console.host(), console.log("agent"), 30)
         assert (found["login"], found["address"], len(found["gpus"])) == ("own", console.elsewhere.address, 2)
         server = start_server(console)
         assert httpx.get(f"{server}/health").status_code == 200
 
         valkey = json.loads((console.folder / "data" / "run" / "valkey.json").read_text())
         os.kill(valkey["pid"], signal.SIGKILL)
-        wait_for(lambda: "does not take reports" in console.log("agent"), 30, "the agent to notice")
-        wait_for(lambda: "reports are taken again" in console.log("agent"), 60, console.log("agent"))
+        wait_for(lambda: "does not take reports" in console.log("agent"), "the agent to notice", 30)
+        wait_for(lambda: "reports are taken again" in console.log("agent"), console.log("agent"), 60)
 
     with agent(console, state):
         # The last report of the agent before may be fresh still: the new one must have said that it is there.
-        wait_for(lambda: console.log("agent").count("gpu01 joins") == 2, 30, "the new agent")
-        wait_for(lambda: (console.host()["heartbeat_age_s"] or 99) < 2, 30, "a report of it")
+        wait_for(lambda: console.log("agent").count("gpu01 joins") == 2, "the new agent", 30)
+        wait_for(lambda: (console.host()["heartbeat_age_s"] or 99) < 2, "a report of it", 30)
         console.call("POST", "/hosts/gpu01/revoke", {"reason": "sold"})
-        wait_for(lambda: "refuses the login of this host" in console.log("agent"), 30, console.log("agent"))
+        wait_for(lambda: "refuses the login of this host" in console.log("agent"), console.log("agent"), 30)
         assert console.host()["login"] == "revoked"
         assert httpx.get(f"{server}/health").status_code == 200
     LaunchedServers(state).end()

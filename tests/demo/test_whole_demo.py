@@ -11,7 +11,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.running import RunningDemo, is_running, wait_for
+from tests.running import RunningDemo, is_running
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.whole_demo
 
@@ -101,7 +102,7 @@ def test_a_killed_part_comes_back_while_the_servers_run_on(demo: RunningDemo, na
         except httpx.HTTPError:
             return False  # the pages are on their way up
 
-    wait_for(answers, 60, what="the console answers and all servers are ready")
+    wait_for(answers, "the console answers and all servers are ready", 60)
     assert server_pids(demo) == before
 
 

@@ -1,8 +1,10 @@
 """Moving a server between roles: what is refused, what is said, and how it is carried on."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from console.accounts.models import AuditEntry
 from console.fleet import actions, moves
@@ -11,6 +13,7 @@ from console.fleet.models import Deployment, Move, Server
 from console.fleet.states import MoveStatus, ServerRole, ServerState
 from tests.factories import OPERATOR, VIEWER, make_deployment, make_host, make_server
 from tests.sent import Sent
+from tests.traffic.requests import store
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S, R, M = ServerState, ServerRole, MoveStatus
@@ -144,6 +147,15 @@ def test_the_preview_counts_what_takes_traffic() -> None:
     assert seen["after"] == {"plain": 0, "prefill": 1, "decode": 3}
     assert len(seen["pairs_after"]) == 3
     assert (seen["refused"], seen["needs_confirmation"], seen["expected_s"]) == ([], False, None)
+
+
+def test_a_first_move_is_expected_to_take_its_last_request_its_stop_and_a_start() -> None:
+    _, servers = make_yard()
+    began = timezone.now() - timedelta(minutes=5)
+    Server.objects.filter(pk=servers[0].pk).update(started_at=began, ready_at=began + timedelta(seconds=40))
+    for number in range(10):
+        store(servers[0].deployment_id, finished_ms=1000.0 * (number + 1))
+    assert moves.preview(servers[0].pk, "decode")["expected_s"] == 10 + 3 + 40
 
 
 @pytest.mark.parametrize(("index", "word"), [(0, "last ready prefill"), (1, "last ready decode")])

@@ -17,7 +17,7 @@ from console.celery import app
 from console.launch import process
 from console.launch.contracts import Check, HostReport, LaunchSpec, LogTail, ServerObservation
 from console.launch.reporter import channel_of
-from tests.launch.hosts import PATIENCE_S, wait_until
+from tests.waiting import LIMIT_S, wait_for
 
 PRODUCT = Path(__file__).resolve().parents[2]
 
@@ -64,7 +64,7 @@ class AgentProcess:
             self._process = subprocess.Popen(
                 self.inside([*command, *arguments]), env=environment, stdout=log, stderr=log
             )
-        wait_until(lambda: self.reports() or not self._runs(), "for the first report")
+        wait_for(lambda: self.reports() or not self._runs(), "for the first report")
         assert self._runs(), self.log()
         return self
 
@@ -77,7 +77,7 @@ class AgentProcess:
         """Its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
-        return self._process.wait(PATIENCE_S)
+        return self._process.wait(LIMIT_S)
 
     def end(self) -> None:
         """The agent and every server of its host."""
@@ -103,11 +103,11 @@ class AgentProcess:
         self.ask("agent.launch", spec)
 
     def tail(self, server_id: int, generation: int, max_bytes: int) -> LogTail:
-        answer: LogTail = self.ask("agent.tail", server_id, generation, max_bytes).get(timeout=PATIENCE_S)
+        answer: LogTail = self.ask("agent.tail", server_id, generation, max_bytes).get(timeout=LIMIT_S)
         return answer
 
     def preflight(self, spec: LaunchSpec) -> list[Check]:
-        answer: list[Check] = self.ask("agent.preflight", spec).get(timeout=PATIENCE_S)
+        answer: list[Check] = self.ask("agent.preflight", spec).get(timeout=LIMIT_S)
         return answer
 
     # What it says
@@ -123,7 +123,7 @@ class AgentProcess:
     def next_report(self) -> HostReport:
         """One that was made after this call."""
         self._forget_reports()
-        wait_until(lambda: len(self.reports()) > 1, "for a report")
+        wait_for(lambda: len(self.reports()) > 1, "for a report")
         return self.reports()[0]
 
     def _forget_reports(self) -> None:
@@ -140,7 +140,7 @@ class AgentProcess:
             server = self.server(server_id)
             return server if server is not None and condition(server) else None
 
-        server: ServerObservation = wait_until(found, f"last: {self.server(server_id)}")
+        server: ServerObservation = wait_for(found, f"last: {self.server(server_id)}")
         return server
 
     def server_pids(self, server_id: int | None = None) -> list[int]:
@@ -158,6 +158,6 @@ def run_agent(arguments: Sequence[str], **variables: str) -> "subprocess.Complet
         env=agent_environment(**variables),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=LIMIT_S,
         check=False,
     )

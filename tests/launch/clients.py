@@ -10,7 +10,8 @@ import httpx
 from console.gateway import loads
 from console.gateway.models import Epoch
 from console.traffic.models import RequestRecord
-from tests.launch.running import Installation, wait_for
+from tests.launch.running import Installation
+from tests.waiting import wait_for
 
 CLIENTS = 2
 

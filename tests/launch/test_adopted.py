@@ -13,10 +13,11 @@ from console.launch import adopted
 from console.launch.adopted import STAY, decide
 from console.launch.probe import SILENT, Probe, probe
 from tests.factories import ADMIN, OPERATOR, make_deployment
-from tests.launch.running import Installation, running, wait_for, wait_for_pair, wait_for_state
+from tests.launch.running import Installation, running, wait_for_pair, wait_for_state
 from tests.observations import make_sample
 from tests.sent import Sent
 from tests.simulator.harness import MODEL, NAME, SimulatedServer
+from tests.waiting import wait_for
 
 __all__ = ["running"]
 S = ServerState

@@ -9,8 +9,9 @@ import redis
 from django.conf import settings
 
 from tests.launch.agents import AgentProcess
-from tests.launch.hosts import stand_in, wait_until
+from tests.launch.hosts import stand_in
 from tests.launch.simulated import is_up, simulated
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_it_goes_on_when_the_broker_returns(agent: AgentProcess, valkey: "redis.
     valkey.config_set("requirepass", "changed for a while")
     try:
         cut_connections(valkey)
-        wait_until(lambda: "does not take reports" in agent.log())
+        wait_for(lambda: "does not take reports" in agent.log())
     finally:
         valkey.config_set("requirepass", password)
     agent.next_report()

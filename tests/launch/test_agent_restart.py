@@ -14,7 +14,8 @@ from console.launch import process, starts, watch
 from console.launch.contracts import LaunchSpec
 from console.launch.statefile import Start, StateDir, StateDirInUse
 from tests.launch.conftest import MakeHost
-from tests.launch.hosts import STUBBORN, TestHost, wait_until
+from tests.launch.hosts import STUBBORN, TestHost
+from tests.waiting import wait_for
 
 LISTENING = "print('version 0.31.0')\nprint('INFO:     Application startup complete.', flush=True)\ntime.sleep(600)"
 
@@ -75,7 +76,7 @@ def test_a_server_that_ended_meanwhile_is_reported_with_its_cause(make_host: Mak
     host.launch()
     pid = host.seen()["pid"]
     assert pid is not None
-    wait_until(lambda: process.identify(pid) is None)
+    wait_for(lambda: process.identify(pid) is None)
     host.new_agent().adopt()
     seen = host.seen()
     assert (seen["alive"], seen["exit_code"]) == (False, None)

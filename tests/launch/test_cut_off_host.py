@@ -18,7 +18,7 @@ from tests.launch.networks import FakeHost, bridged, here, why_not
 from tests.launch.running import (
     Installation,
     add_server,
-    database_in,
+    installed,
     make_deployment,
     wait_for_state,
 )
@@ -32,7 +32,6 @@ def hosts() -> Iterator[list[FakeHost]]:
     if reason := why_not():
         pytest.skip(reason)
     with bridged(2) as made, redis.Redis.from_url(settings.REDIS_URL) as broker:
-        broker.flushdb()
         usual = broker.config_get("bind")["bind"]
         broker.config_set("bind", f"127.0.0.1 {here()}")
         yield made
@@ -41,18 +40,11 @@ def hosts() -> Iterator[list[FakeHost]]:
 
 @pytest.fixture
 def running(hosts: list[FakeHost], tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Iterator[Any]:
-    installation = Installation(tmp_path_factory.mktemp("installation"))
-    with database_in(installation.database, django_db_blocker):
-        try:
-            installation.run_worker()
-            installation.run_beat()
-            installation.run_web()
-            for host in hosts:
-                name, inside = f"gpu0{host.number}", host.inside([])
-                installation.run_agent(name, 1, host.address, inside, REDIS_URL=broker_on_the_bridge())
-            yield installation
-        finally:
-            installation.end()
+    with installed(tmp_path_factory, django_db_blocker) as installation:
+        for host in hosts:
+            name, inside = f"gpu0{host.number}", host.inside([])
+            installation.run_agent(name, 1, host.address, inside, REDIS_URL=broker_on_the_bridge())
+        yield installation
 
 
 def broker_on_the_bridge() -> str:

@@ -8,8 +8,6 @@ from typing import Any, Self
 
 import httpx
 import pytest
-import redis
-from django.conf import settings
 from django.db import connections
 
 from console.accounts.models import ApiToken, AuditEntry, Role
@@ -20,14 +18,8 @@ from console.traffic.models import RequestRecord
 from tests.factories import OPERATOR, make_user
 from tests.launch.clients import traffic, wait_for_more
 from tests.launch.postgres import Postgres, postgres, programs
-from tests.launch.running import (
-    Installation,
-    add_server,
-    database_in,
-    make_deployment,
-    wait_for,
-    wait_for_state,
-)
+from tests.launch.running import Installation, add_server, installed, make_deployment, wait_for_state
+from tests.waiting import wait_for
 from tests.web import session_of
 
 S = ServerState
@@ -47,18 +39,9 @@ def running(
     server: Postgres, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any
 ) -> Iterator[Installation]:
     """Worker, beat, router and one host, over PostgreSQL."""
-    with redis.Redis.from_url(settings.REDIS_URL) as client:
-        client.flushdb()
-    installation = Installation(tmp_path_factory.mktemp("installation"), server.url)
-    with database_in(installation.database, django_db_blocker):
-        try:
-            installation.run_worker()
-            installation.run_beat()
-            installation.run_web()
-            installation.run_agent(gpus=2)
-            yield installation
-        finally:
-            installation.end()
+    with installed(tmp_path_factory, django_db_blocker, server.url) as installation:
+        installation.run_agent(gpus=2)
+        yield installation
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from tests.launch.running import (
     make_deployment,
     running,
     start_pair,
-    wait_for,
     wait_for_pair,
     wait_for_state,
 )
+from tests.waiting import wait_for
 
 __all__ = ["running"]
 S = ServerState

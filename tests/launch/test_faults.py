@@ -22,11 +22,11 @@ from tests.launch.running import (
     running,
     start_pair,
     state_of,
-    wait_for,
     wait_for_end,
     wait_for_pair,
     wait_for_state,
 )
+from tests.waiting import wait_for
 
 __all__ = ["running"]
 S = ServerState

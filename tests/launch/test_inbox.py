@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from console.launch.contracts import HostReport
 from console.launch.inbox import AT_ONCE, Inbox
 from console.launch.reporter import channel_of
-from tests.launch.hosts import wait_until
+from tests.waiting import wait_for
 
 GPU01 = channel_of(settings.REDIS_PREFIX, "gpu01")
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,15 +53,15 @@ def said(host: str, seq: int) -> bytes:
 
 def test_a_published_report_is_taken_in(inbox: Inbox, taken: Taken, valkey: "redis.Redis") -> None:
     inbox.start()
-    wait_until(lambda: valkey.publish(GPU01, said("gpu01", 1)) and taken.reports)
+    wait_for(lambda: valkey.publish(GPU01, said("gpu01", 1)) and taken.reports)
     assert taken.reports[0]["host"] == "gpu01"
 
 
 def test_the_inbox_comes_back_when_its_connection_is_cut(inbox: Inbox, taken: Taken, valkey: "redis.Redis") -> None:
     inbox.start()
-    wait_until(lambda: valkey.publish(GPU01, said("gpu01", 1)) and 1 in taken.seqs)
+    wait_for(lambda: valkey.publish(GPU01, said("gpu01", 1)) and 1 in taken.seqs)
     valkey.client_kill_filter(_type="pubsub")
-    wait_until(lambda: valkey.publish(GPU01, said("gpu01", 2)) and 2 in taken.seqs)
+    wait_for(lambda: valkey.publish(GPU01, said("gpu01", 2)) and 2 in taken.seqs)
 
 
 def test_a_report_on_the_channel_of_another_host_is_dropped(
@@ -70,7 +70,7 @@ def test_a_report_on_the_channel_of_another_host_is_dropped(
     for data in (said("gpu02", 1), b"{", b"[]", b"7", b"\xff"):
         inbox.accept(GPU01, data)
     inbox.accept(GPU01, said("gpu01", 2))
-    wait_until(lambda: taken.seqs == [2])
+    wait_for(lambda: taken.seqs == [2])
     assert caplog.text.count("on the channel of gpu01 was dropped") == 5
 
 
@@ -80,7 +80,7 @@ def test_of_one_host_only_the_newest_waits(inbox: Inbox, taken: Taken) -> None:
     for seq in range(1, 50):
         inbox.accept(GPU01, said("gpu01", seq))
     go_on.set()
-    wait_until(lambda: 49 in taken.seqs)
+    wait_for(lambda: 49 in taken.seqs)
     assert taken.seqs == [1, 49]
 
 
@@ -94,9 +94,9 @@ def test_a_report_that_cannot_be_taken_in_does_not_keep_the_next_one_out(
 
     taken.before = fail_once
     inbox.accept(GPU01, said("gpu01", 1))
-    wait_until(lambda: "could not be taken in" in caplog.text)
+    wait_for(lambda: "could not be taken in" in caplog.text)
     inbox.accept(GPU01, said("gpu01", 2))
-    wait_until(lambda: taken.seqs == [2])
+    wait_for(lambda: taken.seqs == [2])
 
 
 def test_a_thread_keeps_its_connection_until_the_end(taken: Taken) -> None:
@@ -110,7 +110,7 @@ def test_a_thread_keeps_its_connection_until_the_end(taken: Taken) -> None:
     inbox = Inbox(taken.take)
     for number in range(12):
         inbox.accept(channel_of(settings.REDIS_PREFIX, f"gpu{number}"), said(f"gpu{number}", 1))
-    wait_until(lambda: len(taken.seqs) == 12)
+    wait_for(lambda: len(taken.seqs) == 12)
     assert len({id(connection) for _, connection in used}) == len({id(wrapper) for wrapper, _ in used}) <= AT_ONCE
     inbox.end()
     assert {wrapper.connection for wrapper, _ in used} == {None}

@@ -20,7 +20,7 @@ from console.launch import logins, remote, reports
 from console.launch.reporter import channel_of
 from tests.factories import ADMIN, make_server
 from tests.launch.agents import AgentProcess, run_agent
-from tests.launch.hosts import wait_until
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Join = Callable[..., AgentProcess]
@@ -167,7 +167,7 @@ def test_a_revoked_host_is_cut_off_says_what_to_do_and_comes_back_with_a_new_tok
     last = agent.next_report()
     reports.take(last)
     host = actions.revoke_host(Host.objects.get().pk, ADMIN)
-    wait_until(lambda: "start the agent with --console and --token" in agent.log(), agent.log())
+    wait_for(lambda: "start the agent with --console and --token" in agent.log(), agent.log())
     assert not reports.take({**last, "seq": last["seq"] + 100})
     assert admission.login_of(Host.objects.get(pk=host.pk)) == "revoked"
     with pytest.raises(redis.AuthenticationError), client_of(agent) as client:
@@ -194,7 +194,7 @@ def test_a_removed_host_is_cut_off(join: Join) -> None:
 def test_the_login_is_there_again_after_the_broker_has_forgotten_it(join: Join, valkey: "redis.Redis") -> None:
     agent = join(make_token())
     valkey.acl_deluser("switchyard-host-gpu01")
-    wait_until(lambda: "does not take reports" in agent.log())
+    wait_for(lambda: "does not take reports" in agent.log())
     admission.keep_logins()
     assert agent.next_report()["host"] == "gpu01"
 

@@ -14,9 +14,9 @@ from console.launch.contracts import LaunchSpec
 from console.launch.metrics import engine_sample
 from console.launch.ports import PortBlock
 from tests.launch.agents import AgentProcess
-from tests.launch.hosts import wait_until
 from tests.launch.inputs import launch_inputs
 from tests.launch.networks import FakeHost, Network, network, why_not
+from tests.waiting import wait_for
 
 QUICK = {"SIMULATOR_START_S": "0.1", "SIMULATOR_STOP_S": "0.02", "SIMULATOR_SPEED": "10"}
 PROMPT = "How do trains change the track without anybody touching the rails between them? " * 10
@@ -104,7 +104,7 @@ def test_a_host_that_is_cut_off_keeps_serving_and_goes_on_when_it_is_back(
     before = agent.next_report()
 
     lost.cut_off()
-    wait_until(lambda: "does not take reports" in agent.log(), "for the agent to notice")
+    wait_for(lambda: "does not take reports" in agent.log(), "for the agent to notice")
     agent.ask("agent.stop", lost.number, 1, 5)
     assert agent.server_pids() == [before["servers"][0]["pid"]]
     assert agents[0].next_report()["host"] == "gpu01"
@@ -112,7 +112,7 @@ def test_a_host_that_is_cut_off_keeps_serving_and_goes_on_when_it_is_back(
     lost.heal()
     after = agent.next_report()
     assert after["agent_started_at"] == before["agent_started_at"]
-    wait_until(lambda: is_stopped(agent, lost.number), "for the stop")
+    wait_for(lambda: is_stopped(agent, lost.number), "for the stop")
 
 
 def is_stopped(agent: AgentProcess, server_id: int) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from console.launch import process
 from console.launch.process import Identity
-from tests.launch.hosts import wait_until
+from tests.waiting import wait_for
 
 Child = subprocess.Popen[bytes]
 
@@ -22,7 +22,7 @@ def child(tmp_path: Path) -> Iterator[Child]:
     script = "sleep 600 & set -m; sleep 600 & echo up; wait"
     environment = process.child_environment(os.environ, {}, "here:1:1:")
     started = process.spawn(["bash", "-c", script], environment, tmp_path / "log", None)
-    wait_until(lambda: "up" in (tmp_path / "log").read_text())
+    wait_for(lambda: "up" in (tmp_path / "log").read_text())
     yield started
     process.kill(process.Group(tuple(process.marked("here:"))))
     started.wait()
@@ -48,7 +48,7 @@ def test_the_same_pid_alone_is_not_enough(child: Child, field: str) -> None:
 def test_a_zombie_does_not_run(child: Child) -> None:
     own = identity_of(child)
     os.kill(child.pid, signal.SIGKILL)
-    wait_until(lambda: not process.is_running(own))
+    wait_for(lambda: not process.is_running(own))
     assert child.returncode is None
 
 
@@ -75,7 +75,7 @@ def test_members_are_found_when_the_main_process_is_gone(child: Child) -> None:
 def test_killing_empties_the_group(child: Child) -> None:
     own = identity_of(child)
     process.kill(process.groups_of([own])[child.pid])
-    wait_until(lambda: not process.groups_of([own])[child.pid])
+    wait_for(lambda: not process.groups_of([own])[child.pid])
 
 
 def test_a_group_whose_leader_has_another_start_tick_is_not_ours(child: Child) -> None:

@@ -10,7 +10,7 @@ from django.conf import settings
 
 from console.launch.contracts import HostReport
 from console.launch.reporter import ReportChannel, Reporter
-from tests.launch.hosts import wait_until
+from tests.waiting import wait_for
 
 
 class Channel:
@@ -45,7 +45,7 @@ def reporter(channel: Channel) -> Reporter:
 
 def test_a_report_is_sent(reporter: Reporter, channel: Channel) -> None:
     reporter.offer(report(1))
-    wait_until(lambda: channel.sent == [1])
+    wait_for(lambda: channel.sent == [1])
 
 
 def test_a_broker_that_does_not_answer_holds_nobody_up_and_gets_the_newest_afterwards(
@@ -56,7 +56,7 @@ def test_a_broker_that_does_not_answer_holds_nobody_up_and_gets_the_newest_after
     for seq in range(1, 100):
         reporter.offer(report(seq))
     answers.set()
-    wait_until(lambda: channel.sent[-1:] == [99])
+    wait_for(lambda: channel.sent[-1:] == [99])
     assert len(channel.sent) <= 2
 
 
@@ -70,7 +70,7 @@ def offer_in_trouble(reporter: Reporter, channel: Channel, trouble: Exception, t
     channel.before = refuse
     for seq in range(1, times + 1):
         reporter.offer(report(seq))
-        wait_until(lambda seq=seq: len(attempts) == seq)  # type: ignore[misc]
+        wait_for(lambda seq=seq: len(attempts) == seq)  # type: ignore[misc]
 
 
 def test_an_outage_is_logged_once_and_its_end_as_well(
@@ -79,7 +79,7 @@ def test_an_outage_is_logged_once_and_its_end_as_well(
     offer_in_trouble(reporter, channel, redis.ConnectionError("refused"))
     channel.before = lambda: None
     reporter.offer(report(4))
-    wait_until(lambda: "taken again" in caplog.text)
+    wait_for(lambda: "taken again" in caplog.text)
     assert caplog.text.count("does not take reports") == 1
 
 
@@ -89,7 +89,7 @@ def test_a_host_whose_login_was_revoked_says_so_also_when_the_connection_broke_f
     monkeypatch.setattr("console.launch.reporter.REFUSED_FOR_S", 0.0)
     offer_in_trouble(reporter, channel, redis.ConnectionError("closed"), times=1)
     offer_in_trouble(reporter, channel, redis.AuthenticationError("invalid username-password pair"))
-    wait_until(lambda: "start the agent with --console and --token" in caplog.text)
+    wait_for(lambda: "start the agent with --console and --token" in caplog.text)
     assert caplog.text.count("refuses the login of this host") == 1
 
 
@@ -99,7 +99,7 @@ def test_a_broker_that_has_just_restarted_does_not_count_as_a_revocation(
     offer_in_trouble(reporter, channel, redis.AuthenticationError("invalid username-password pair"))
     channel.before = lambda: None
     reporter.offer(report(4))
-    wait_until(lambda: "taken again" in caplog.text)
+    wait_for(lambda: "taken again" in caplog.text)
     assert "refuses the login of this host" not in caplog.text
 
 
@@ -109,10 +109,10 @@ def test_that_nobody_takes_reports_is_said_once(
     channel.listeners = 0
     for seq in (1, 2):
         reporter.offer(report(seq))
-        wait_until(lambda seq=seq: channel.sent[-1] == seq if channel.sent else False)  # type: ignore[misc]
+        wait_for(lambda seq=seq: channel.sent[-1] == seq if channel.sent else False)  # type: ignore[misc]
     channel.listeners = 1
     reporter.offer(report(3))
-    wait_until(lambda: "taken again" in caplog.text)
+    wait_for(lambda: "taken again" in caplog.text)
     assert caplog.text.count("its worker may be down") == 1
 
 
@@ -121,8 +121,8 @@ def test_what_nobody_hears_is_not_kept(valkey: "redis.Redis") -> None:
     assert channel.publish(report(1)) == 0
     with valkey.pubsub(ignore_subscribe_messages=True) as heard:  # type: ignore[no-untyped-call]
         heard.subscribe("test:report:gpu01")
-        wait_until(lambda: heard.get_message() is None and channel.publish(report(2)) == 1)
-        found = wait_until(heard.get_message)
+        wait_for(lambda: heard.get_message() is None and channel.publish(report(2)) == 1)
+        found = wait_for(heard.get_message)
     assert json.loads(found["data"]) == {"seq": 2}
     assert valkey.keys("*") == []
     channel.close()

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection as AsyncConnection
 from websockets.asyncio.client import connect as connect_async
 from websockets.typing import Origin
 
-from console.accounts.models import Role, User
+from console.accounts.models import User
 from console.database import DatabaseThread
 from console.fleet.models import Deployment
 from console.live import bus, fanout
@@ -25,22 +25,6 @@ from tests.waiting import wait_until
 from tests.web import RunningWeb, receive, session_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def web(valkey: "redis.Redis", transactional_db: None) -> Iterator[RunningWeb]:
-    with RunningWeb() as running:
-        yield running
-
-
-@pytest.fixture
-def viewer(transactional_db: None) -> User:
-    return make_user(Role.VIEWER)
-
-
-@pytest.fixture
-def deployment(transactional_db: None) -> Deployment:
-    return make_deployment("chat")
 
 
 def dots(first: int, count: int, padding: int = 100) -> list[Any]:

@@ -1,6 +1,5 @@
 """The socket of a deployment, over a real connection: who may open it, what it says, how it ends."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from django.contrib.sessions.models import Session
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
-from console.accounts.models import Role, User
+from console.accounts.models import User
 from console.fleet.models import Deployment, Server
 from console.fleet.states import ServerRole, ServerState
 from console.live import bus, doorkeeper
@@ -19,22 +18,6 @@ from tests.waiting import wait_until
 from tests.web import RunningWeb, receive, receive_event
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def web(valkey: "redis.Redis", transactional_db: None) -> Iterator[RunningWeb]:
-    with RunningWeb() as running:
-        yield running
-
-
-@pytest.fixture
-def viewer(transactional_db: None) -> User:
-    return make_user(Role.VIEWER)
-
-
-@pytest.fixture
-def deployment(transactional_db: None) -> Deployment:
-    return make_deployment("chat")
 
 
 def status_of_refused(web: RunningWeb, user: User | None, origin: str = "") -> int:

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from console.accounts.models import AuditEntry
 from console.fleet.models import Host, Move, Server
-from console.fleet.states import MoveStatus, ServerRole, ServerState
-from tests.factories import make_server
+from console.fleet.states import ServerRole, ServerState
+from tests.factories import make_move, make_server
 from tests.pages.conftest import Fleet
 
 REGION = {"HX-Request": "true"}
@@ -135,16 +135,8 @@ def failed(fleet: Fleet) -> Move:
     server = make_server(
         ServerRole.DECODE, ServerState.FAILED, fleet.deployment, fleet.host, name="chat-5", gpu_indexes=[3]
     )
-    return Move.objects.create(
-        server=server,
-        deployment=fleet.deployment,
-        from_role=ServerRole.PREFILL,
-        to_role=ServerRole.DECODE,
-        status=MoveStatus.FAILED,
-        requested_by="olga",
-        error="NIXL is not available.",
-        finished_at=timezone.now(),
-    )
+    error = "NIXL is not available."
+    return make_move(server, from_role=ServerRole.PREFILL, error=error, finished_at=timezone.now())
 
 
 def test_a_failed_move_says_what_stands_and_offers_three_ways(failed: Move, operator: Client) -> None:

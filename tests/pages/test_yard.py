@@ -7,9 +7,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from console.fleet.models import Move, Pair
+from console.fleet.models import Pair
 from console.fleet.states import MoveStatus, PairState, ServerRole, ServerState
-from tests.factories import make_server
+from tests.factories import make_move, make_server
 from tests.pages.conftest import Fleet
 
 YARD = "/deployments/chat/"
@@ -67,14 +67,7 @@ def test_a_degradation_stands_beside_the_state(fleet: Fleet, viewer: Client) -> 
 
 
 def test_an_open_move_shows_its_step_and_can_be_cancelled(fleet: Fleet, operator: Client) -> None:
-    move = Move.objects.create(
-        server=fleet.prefill,
-        deployment=fleet.deployment,
-        from_role=ServerRole.PREFILL,
-        to_role=ServerRole.DECODE,
-        status=MoveStatus.DRAINING,
-        requested_by="olga",
-    )
+    move = make_move(fleet.prefill, MoveStatus.DRAINING)
     page = operator.get(YARD).text
     assert "chat-1: prefill → decode" in page
     assert f'action="/moves/{move.pk}/cancel/"' in page

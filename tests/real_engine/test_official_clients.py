@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from console.embedded import free_port
 from tests.routing.scripted import ask
-from tests.simulator.harness import NAME, SimulatedServer, free_port
+from tests.simulator.harness import NAME, SimulatedServer
 
 ROOT = Path(__file__).parents[2]
 ENGINE = Path(os.environ.get("REAL_ENGINE_HOME", Path.home() / ".cache" / "real-engine"))

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from tests.real_engine.conftest import column, wait_until_ready
-from tests.running import RunningDemo, is_running, wait_for
+from tests.running import RunningDemo, is_running
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.real_engine
 
@@ -141,7 +142,7 @@ def test_stopping_a_real_server_leaves_nothing_of_it(demo: RunningDemo, plain: s
     group = observed(demo, plain)["group_pids"]
     assert len(group) > 1
     assert demo.post(f"/api/servers/{server['id']}/stop", {}).status_code == 202
-    wait_for(lambda: demo.servers()[plain]["state"] == "stopped", DRAIN_LIMIT_S, f"{plain} is stopped")
+    wait_for(lambda: demo.servers()[plain]["state"] == "stopped", f"{plain} is stopped", DRAIN_LIMIT_S)
     assert not any(map(is_running, group))
 
 

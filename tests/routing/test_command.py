@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from console.embedded import free_port
 from routing.command import parse, policy_of
 from routing.table import Policy, Timeouts
 from tests.routing.scripted import Answer, Client, Engine, Script, Seen, Wire, ask, chat_body, prefills, streams
-from tests.simulator.harness import free_port
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,12 +20,10 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, Self
@@ -33,27 +31,15 @@ from typing import IO, Any, Literal, Self
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from console.embedded import free_port
+from tests.waiting import wait_until
+
 Role = Literal["plain", "prefill", "decode"]
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 MODEL = "simulated/model"
 NAME = "tiny"
 START_LIMIT_S = 30.0
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
-def wait_until(condition: Callable[[], bool], what: str, limit_s: float = START_LIMIT_S) -> None:
-    """Raises AssertionError with `what` when the condition does not come true in time."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {what}"
-        time.sleep(0.01)
 
 
 class SimulatedServer:

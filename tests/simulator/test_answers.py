@@ -10,7 +10,8 @@ import httpx
 import openai
 import pytest
 
-from tests.simulator.harness import SimulatedServer, wait_until
+from tests.simulator.harness import SimulatedServer
+from tests.waiting import wait_until
 
 USER = [{"role": "user", "content": "hello there"}]
 TOOL = {

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from console.simulator.faults import BadFaults, Faults
-from tests.simulator.harness import SimulatedServer, wait_until
+from tests.simulator.harness import SimulatedServer
+from tests.waiting import wait_until
 
 COMPLETION: dict[str, Any] = {"prompt": "x", "max_tokens": 4}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}

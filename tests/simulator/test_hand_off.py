@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.simulator.harness import SimulatedServer, free_port, wait_until
+from console.embedded import free_port
+from tests.simulator.harness import SimulatedServer
+from tests.waiting import wait_until
 
 PROMPT = "How do trains change the track without anybody touching the rails between them? " * 10
 ASKS_FOR_HAND_OFF = {"do_remote_decode": True}

@@ -16,7 +16,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.simulator.harness import SimulatedServer, wait_until
+from tests.simulator.harness import SimulatedServer
+from tests.waiting import wait_until
 
 SLOW = {"SIMULATOR_SPEED": "1"}
 PROMPT = "Which way does the train go at the points? " * 10

@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 
-from tests.simulator.harness import SimulatedServer, wait_until
+from tests.simulator.harness import SimulatedServer
+from tests.waiting import wait_until
 
 SPEED = {"SIMULATOR_SPEED": "1"}
 # 2,000 tokens: one step of 0.2 s beside which a stream's usual step is 0.015 s.

@@ -12,7 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.simulator.harness import MODEL, SimulatedServer, free_port, wait_until
+from console.embedded import free_port
+from tests.simulator.harness import MODEL, SimulatedServer
+from tests.waiting import wait_until
 
 # Texts in the order of the real log; each is on a line of its own after the one before.
 ORDER = [
