@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.running import RunningDemo, wait_for
+from tests.running import RunningDemo
+from tests.waiting import wait_for
 
 START_LIMIT_S = 600.0
 STRUCTURED = '{"backend": "xgrammar", "enable_in_reasoning": true, "disable_any_whitespace": true}'
@@ -47,7 +48,7 @@ def wait_until_ready(demo: RunningDemo, name: str) -> dict[str, Any]:
         assert server["state"] != "failed", server["failure"]
         return server if server["state"] == "ready" and server["move"] is None else None
 
-    return wait_for(is_ready, START_LIMIT_S, f"{name} is ready")
+    return wait_for(is_ready, f"{name} is ready", START_LIMIT_S)
 
 
 def column(demo: RunningDemo, query: str, *values: str) -> Any:
