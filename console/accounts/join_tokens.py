@@ -36,9 +36,7 @@ def revoke(token_id: int, actor: Actor) -> JoinToken:
         token = JoinToken.objects.filter(pk=token_id).first()
         if token is None:
             raise NotFound("There is no such join token.")
-        now = timezone.now()
-        if JoinToken.objects.filter(pk=token_id, revoked_at=None).update(revoked_at=now):
-            token.revoked_at = now
+        if token.take_back():
             audit.record(actor, "join_token.revoke", f"join token {token.name}", before=_facts(token))
     return token
 

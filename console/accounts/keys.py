@@ -1,7 +1,6 @@
 """Inference keys: what a client of the router shows to use one deployment."""
 
 from django.db import transaction
-from django.utils import timezone
 
 from console.accounts import audit
 from console.accounts.access import refusal
@@ -37,9 +36,7 @@ def revoke(key_id: int, deployment_id: int, actor: Actor) -> InferenceKey:
         key = InferenceKey.objects.filter(pk=key_id, deployment=deployment).first()
         if key is None:
             raise NotFound(f"{deployment.name} has no such key.")
-        now = timezone.now()
-        if InferenceKey.objects.filter(pk=key_id, revoked_at=None).update(revoked_at=now):
-            key.revoked_at = now
+        if key.take_back():
             before = {"name": key.name, "prefix": key.prefix}
             audit.record(actor, "key.revoke", f"deployment {deployment.name}", before=before)
             deployment_changed.send(sender=Deployment, deployment=deployment)

@@ -37,9 +37,7 @@ def revoke(token_id: int, actor: Actor, user: User) -> ApiToken:
         token = visible_to(user, actor).filter(pk=token_id).first()
         if token is None:
             raise NotFound("There is no such token.")
-        now = timezone.now()
-        if ApiToken.objects.filter(pk=token_id, revoked_at=None).update(revoked_at=now):
-            token.revoked_at = now
+        if token.take_back():
             audit.record(actor, "token.revoke", f"token {token.name}", before=_facts(token))
     return token
 

@@ -87,7 +87,7 @@ def revoke(host_id: int, actor: Actor, reason: str = "") -> Host:
         login = HostLogin.objects.filter(host=host).first()
         if login is None:
             raise Conflict(f"{host.name} joined with the broker's own password. Change that to lock it out.")
-        if HostLogin.objects.filter(pk=login.pk, revoked_at=None).update(revoked_at=timezone.now()):
+        if login.take_back():
             audit.record(actor, "host.revoke", f"host {host.name}", {"token": str(login.token or "")}, reason=reason)
             host_changed.send(sender=Host, host=host)
             transaction.on_commit(partial(logins.take_back, host.name))
