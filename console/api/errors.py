@@ -158,17 +158,24 @@ def _field(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location[skipped:])
 
 
-_LENGTHS = {"too_long": "At most {max_length} characters.", "too_short": "At least {min_length} characters."}
-"""For texts, of which the validator speaks as of lists: in items."""
-
-
 def _plain(entry: dict[str, Any]) -> str:
     """The validator's words as a sentence; what our own validators say is passed on as it is."""
     if entry["type"] == "extra_forbidden":
         return "There is no such field."
     if entry["type"] == "missing":
         return "This is required." if _field(entry["loc"]) != "body" else "Send a JSON object as the body."
-    if entry["type"] in _LENGTHS and isinstance(entry.get("input"), str):
-        return _LENGTHS[entry["type"]].format(**entry["ctx"])
+    if isinstance(entry.get("input"), str) and (length := _length(entry)):
+        return length
     text = str(entry["msg"]).removeprefix("Value error, ")
     return text if text.endswith(".") else f"{text}."
+
+
+def _length(entry: dict[str, Any]) -> str:
+    """Of a text: the validator speaks of some as of lists, in items."""
+    limits = entry.get("ctx", {})
+    if entry["type"].endswith("too_long"):
+        return f"At most {limits['max_length']} characters."
+    if entry["type"].endswith("too_short"):
+        least = limits["min_length"]
+        return "It cannot be empty." if least == 1 else f"At least {least} characters."
+    return ""

@@ -11,6 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from console.accounts import tokens
 from console.accounts.models import ApiToken, Role
 from tests.api.calls import Api
+from tests.factories import make_server
 
 pytestmark = pytest.mark.django_db
 
@@ -59,7 +60,12 @@ def test_the_length_of_a_text_is_told_in_characters() -> None:
     server = {"deployment": "chat", "host": "gpu01", "role": "plain", "name": "x" * 64}
     answer = Api(Role.OPERATOR).post("/servers", server)
     assert (answer.error["field"], answer.error["message"]) == ("name", "name: At most 63 characters.")
-    assert Api(Role.ADMIN).post("/tokens", {"name": ""}).error["message"].endswith("At least 1 characters.")
+    assert Api(Role.ADMIN).post("/tokens", {"name": ""}).error["message"] == "name: It cannot be empty."
+
+
+def test_the_length_of_a_reason_is_told_in_characters_too() -> None:
+    answer = Api(Role.OPERATOR).post(f"/servers/{make_server().pk}/start", {"reason": "x" * 401})
+    assert answer.error["message"] == "reason: At most 400 characters."
 
 
 def test_a_misspelt_field_is_refused_and_named() -> None:
