@@ -164,15 +164,17 @@ def _plain(entry: dict[str, Any]) -> str:
         return "There is no such field."
     if entry["type"] == "missing":
         return "This is required." if _field(entry["loc"]) != "body" else "Send a JSON object as the body."
-    if isinstance(entry.get("input"), str) and (length := _length(entry)):
+    if length := _length(entry):
         return length
     text = str(entry["msg"]).removeprefix("Value error, ")
     return text if text.endswith(".") else f"{text}."
 
 
 def _length(entry: dict[str, Any]) -> str:
-    """Of a text: the validator speaks of some as of lists, in items."""
+    """Of a text; empty for anything else. The validator speaks of some texts as of lists, in items."""
     limits = entry.get("ctx", {})
+    if not entry["type"].startswith("string_too_") and limits.get("field_type") != "Value":
+        return ""
     if entry["type"].endswith("too_long"):
         return f"At most {limits['max_length']} characters."
     if entry["type"].endswith("too_short"):
