@@ -1,4 +1,4 @@
-"""The application that `manage.py web` serves."""
+"""The application of the pages' process."""
 
 import os
 
@@ -7,10 +7,10 @@ from django.urls import get_resolver
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 django.setup()
-# Imports every view now. With the first request it would happen beside running streams, and stall them.
+# Imports every view now, so that the first request need not wait for it.
 get_resolver().url_patterns  # noqa: B018
 
-from console.gateway.application import Application  # noqa: E402 (needs Django set up)
+from console.live.application import PagesApplication  # noqa: E402 (needs Django set up)
 from console.pages import PagesHandler  # noqa: E402
 
-application = Application(PagesHandler())
+application = PagesApplication(PagesHandler())

@@ -4,27 +4,20 @@ Use it as `uvicorn.Config(app, http=protocol_for(router))`. Requests that are pi
 `100 Continue`, go uvicorn's way to the ASGI application, where `Router.__call__` serves them with the same result.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from routing.app import Router
-from routing.exchange import Exchange
-from routing.http1 import Headers, unframed
+from routing.direct import DirectReply
+from routing.http1 import Headers
 from routing.paths import is_ours
 from routing.reply import Request
 
-LAST_CHUNK = b"0\r\n\r\n"
-LINGER_S = 5.0
-"""How long a client may go on sending a body that was refused."""
-
 
 def protocol_for(router: Router) -> type[HttpToolsProtocol]:
-    """What uvicorn calls for each connection, as it would its protocol's class (a class made here could not be a
-    compiled one's child)."""
+    """What uvicorn calls for each connection, as it would its protocol's class."""
     return cast("type[HttpToolsProtocol]", partial(RouterProtocol, router))
 
 
@@ -93,156 +86,6 @@ class RouterProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self._direct is not None:
             self._direct.set_paused(False)
-
-
-class DirectReply:
-    """A request being read, then its answer written to the transport. Stands where uvicorn expects its own cycle."""
-
-    __slots__ = (
-        "_begun",
-        "_chunked",
-        "_parts",
-        "_protocol",
-        "_request",
-        "_size",
-        "_transport",
-        "_unsent",
-        "disconnected",
-        "keep_alive",
-        "message_event",
-        "on_disconnect",
-        "on_pause",
-        "paused",
-        "response_complete",
-        "started",
-    )
-
-    def __init__(self, protocol: RouterProtocol, request: Request, *, keep_alive: bool) -> None:
-        # uvicorn looks at these four.
-        self.response_complete = False
-        self.disconnected = False
-        self.keep_alive = keep_alive
-        self.message_event = _NO_EVENT
-        self.started = False
-        self.paused = False
-        self.on_disconnect: Callable[[], None] | None = None
-        self.on_pause: Callable[[bool], None] | None = None
-        self._protocol = protocol
-        self._transport: asyncio.Transport = protocol.transport
-        self._request = request
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._chunked = False
-        self._begun = False
-        self._unsent: list[bytes] = []
-
-    # Reading
-
-    def add_body(self, body: bytes) -> None:
-        if self._begun:
-            return
-        self._parts.append(body)
-        self._size += len(body)
-        if self._size > self._protocol.router.max_body_bytes:
-            self.refuse_body()
-
-    def refuse_body(self) -> None:
-        """The rest of a body that is too long is read and dropped, or the client would not see our answer; then the
-        connection ends."""
-        self.keep_alive = False
-        self._request.too_large = True
-        self._parts = []
-        self.begin()
-
-    def end_of_body(self) -> None:
-        if self.response_complete:
-            self._transport.close()
-        else:
-            self.begin()
-
-    def begin(self) -> None:
-        if self._begun:
-            return
-        self._begun = True
-        self._request.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts = []
-        Exchange(self._protocol.router, self._request, self).begin()
-
-    # Answering
-
-    def start(self, status: int, headers: Headers) -> None:
-        self.started = True
-        lines = [STATUS_LINE[status]]
-        self._chunked = self._request.method != "HEAD" and status not in (204, 304)
-        for name, value in [*self._protocol.server_state.default_headers, *headers]:
-            if name == b"content-length":
-                self._chunked = False
-            lines += (name, b": ", value, b"\r\n")
-        if self._chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        self._write_soon(lines)
-
-    def write(self, data: bytes) -> None:
-        if data:
-            self._write_soon((b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,))
-
-    def _write_soon(self, parts: Iterable[bytes]) -> None:
-        """What one turn of the event loop writes goes out in one system call: those cost more than all else here."""
-        if not self._unsent:
-            self._protocol.loop.call_soon(self.flush)
-        self._unsent += parts
-
-    def flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
-        if unsent and not self.disconnected:
-            self._transport.write(b"".join(unsent))
-
-    def write_frames(self, frames: bytes) -> None:
-        if not self._chunked:
-            self.write(unframed(frames))
-        elif self._unsent:
-            self._unsent.append(frames)
-        else:
-            self._transport.write(frames)
-
-    def finish(self) -> None:
-        if self.response_complete or self.disconnected:
-            return
-        if self._chunked:
-            self._unsent.append(LAST_CHUNK)
-        self.flush()
-        self.response_complete = True
-        if self._request.too_large:
-            self._protocol.loop.call_later(LINGER_S, self._transport.close)
-        elif not self.keep_alive:
-            self._transport.close()
-        self._protocol.direct_done()
-
-    def abort(self) -> None:
-        self._transport.abort()
-
-    # The client
-
-    def client_left(self) -> None:
-        self.disconnected = True
-        if self.on_disconnect is not None:
-            self.on_disconnect()
-
-    def set_paused(self, paused: bool) -> None:
-        self.paused = paused
-        if self.on_pause is not None:
-            self.on_pause(paused)
-
-
-class _NoEvent:
-    """uvicorn wakes its cycle when the connection is lost; this reply is told otherwise."""
-
-    def set(self) -> None:
-        return None
-
-
-_NO_EVENT = _NoEvent()
 
 
 def _declared_length(headers: Headers) -> int:

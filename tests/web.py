@@ -13,26 +13,58 @@ from typing import Any, Self
 
 import httpx
 import orjson
+import uvicorn
 from django.test import Client
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
 
 from console.accounts.models import User
-from console.gateway.application import Application
-from console.gateway.serve import make_server
+from console.gateway.application import RouterApplication, is_routers
+from console.gateway.serve import UVICORN
+from console.gateway.services import Services
+from console.live.application import PagesApplication
+from console.live.collect import Collector
+from console.live.serve import SOCKETS
 from console.pages import PagesHandler
-from console.slots import App
+from console.slots import App, Message, Receive, Scope, Send
+from routing.uvicorn_protocol import protocol_for
 from tests.waiting import wait_until
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 ANSWER_LIMIT_S = 15.0
 
 
+class Whole:
+    """Both applications in one process."""
+
+    def __init__(self, pages: App) -> None:
+        self.router, self.pages = RouterApplication(), PagesApplication(pages)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.router(scope, lambda: self._both(receive), send)
+        elif scope["type"] == "http" and is_routers(scope["path"]):
+            await self.router(scope, receive, send)
+        else:
+            await self.pages(scope, receive, send)
+
+    async def _both(self, receive: Receive) -> Message:
+        """What the router's half is told, the pages' half does first."""
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            self.pages.services.start()
+        else:
+            await self.pages.services.stop()
+        return message
+
+
 class RunningWeb:
     def __init__(self, pages: App | None = None) -> None:
         """`pages` instead of Django's own."""
-        self.application = Application(pages or PagesHandler())
-        self._server = make_server(self.application, "127.0.0.1", 0)
+        self.application = Whole(pages or PagesHandler())
+        protocol = protocol_for(self.application.router.router)
+        config = uvicorn.Config(self.application, http=protocol, timeout_graceful_shutdown=3, **SOCKETS, **UVICORN)
+        self._server = uvicorn.Server(config)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
         self.client = httpx.Client(base_url=self.url, timeout=ANSWER_LIMIT_S, limits=httpx.Limits(max_connections=None))
@@ -44,8 +76,12 @@ class RunningWeb:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def services(self) -> Any:
-        return self.application.services
+    def services(self) -> Services:
+        return self.application.router.services
+
+    @property
+    def collector(self) -> Collector:
+        return self.application.pages.services.collector
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,43 +1,37 @@
-"""One ASGI application: the router, the sockets, and Django's pages and API, in one process."""
+"""The ASGI application of the web process that listens: the router, and what watches over it."""
 
 import asyncio
-import logging
 from typing import Any
 
 import orjson
-from channels.auth import AuthMiddlewareStack
-from channels.routing import URLRouter
-from django.conf import settings
 from django.db import Error
 
 from console import metrics
-from console.database import Away
 from console.gateway.services import Services
-from console.live import origin
-from console.live.consumers import TRY_AGAIN_LATER
-from console.live.urls import websocket_urlpatterns
-from console.slots import App, Receive, Scope, Send, Slots
-from console.static import StaticFiles
+from console.slots import Receive, Scope, Send
 from routing.app import is_ours
 
-log = logging.getLogger(__name__)
+OWN_PATHS = ("/healthz", "/metrics")
 
 
-class Application:
-    """Sends each request to the part that serves it. `/healthz` says that the event loop lives, and no more."""
+def is_routers(path: str) -> bool:
+    """All other paths are for the pages' process."""
+    return path in OWN_PATHS or is_ours(path)
 
-    def __init__(self, pages: App) -> None:
-        self.services = Services()
+
+class RouterApplication:
+    """`/healthz` says that the event loop lives, and no more."""
+
+    def __init__(self, services: Services | None = None) -> None:
+        self.services = services or Services()
         self.router = self.services.router
-        self._pages = Slots(pages, settings.PAGE_SLOTS)
-        self._static = StaticFiles()
-        self._sockets = AuthMiddlewareStack(URLRouter(websocket_urlpatterns))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             await self._http(scope, receive, send)
         elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
+            await receive()
+            await send({"type": "websocket.close", "code": 4404})
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
@@ -49,22 +43,9 @@ class Application:
             await _answer(send, 200, {"status": "ok"})
         elif path == "/metrics":
             await self._metrics(scope, send)
-        elif self._static.serves(path):
-            await self._static(scope, receive, send)
         else:
-            await self._pages(scope, receive, send)
-
-    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not origin.allowed(scope["headers"]):
-            await receive()
-            await send({"type": "websocket.close", "code": 4403})
-            return
-        scope["collector"], scope["database"] = self.services.collector, self.services.live_database
-        try:
-            await self._sockets(scope, receive, send)
-        except Away as error:
-            log.warning("a socket was refused, its page will try again: the database does not answer: %s", error)
-            await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
+            message = "Ask for pages on a connection of their own: this one has a request of the router before it."
+            await _refuse(send, 421, "misdirected", message)
 
     async def _metrics(self, scope: Scope, send: Send) -> None:
         authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")

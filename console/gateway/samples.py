@@ -43,10 +43,10 @@ class Figures:
 
 
 class Samples:
-    """Holds the figures of every running server; the same query serves all viewers and the router."""
+    """Holds the figures of every running server; one query a second serves all viewers, or the router."""
 
-    def __init__(self, router: Router, database: DatabaseThread) -> None:
-        self._router, self._database = router, database
+    def __init__(self, database: DatabaseThread, router: Router | None = None) -> None:
+        self._database, self._router = database, router
         self._latest: dict[int, Figures] = {}
 
     async def follow(self) -> None:
@@ -74,7 +74,7 @@ class Samples:
             self._tell_router(now)
 
     def _tell_router(self, observed: Observed) -> None:
-        if (sample := observed.sample) is not None:
+        if self._router is not None and (sample := observed.sample) is not None:
             self._router.observe(
                 str(observed.server_id),
                 kv_usage=sample["kv_usage"],

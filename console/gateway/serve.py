@@ -1,48 +1,77 @@
-"""How the web process listens: one uvicorn server, with the router taken straight from the HTTP parser."""
+"""How the web process listens: one uvicorn server for the router, which passes connections for pages on."""
 
 import gc
+import socket
 import sys
+from functools import partial
+from typing import Any
 
 import uvicorn
 
-from console.gateway.application import Application
-from routing.uvicorn_protocol import protocol_for
+from console.gateway.application import RouterApplication, is_routers
+from console.gateway.passing import Passing, adopt, passing
+from routing.uvicorn_protocol import RouterProtocol
 
 STREAMS_MAY_END_S = 3
 """After SIGTERM running streams have so long; then they are cut, visibly."""
 SWITCH_INTERVAL_S = 0.0001
-"""How long a page's thread may keep Python's lock while the event loop waits for it.
+"""How long another thread may keep Python's lock while the event loop waits for it."""
+UVICORN: dict[str, Any] = {
+    "loop": "uvloop",
+    "lifespan": "on",
+    "log_config": None,
+    "access_log": False,
+    "server_header": False,
+}
+"""What all our servers have in common."""
 
-`docs/architecture.md` has the figures. Pages got no slower.
-"""
-LARGEST_SOCKET_MESSAGE_BYTES = 64 * 1024
+
+class WebProtocol(Passing, RouterProtocol):
+    """The router's requests straight from the parser; a connection that asks for a page goes to the pages' process."""
 
 
-def make_server(application: Application, host: str, port: int) -> uvicorn.Server:
+class WebServer(uvicorn.Server):
+    """Listens, and takes connections that the pages' process passes back."""
+
+    def __init__(self, config: uvicorn.Config, application: RouterApplication) -> None:
+        super().__init__(config)
+        self._services = application.services
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._services.pages.adopt = partial(adopt, self)
+        self._services.start_pages()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._services.pages.terminate()  # Now, so that both processes end side by side.
+        await super().shutdown(sockets)
+
+
+def make_server(application: RouterApplication, host: str, port: int) -> WebServer:
+    def protocol(**options: Any) -> WebProtocol:
+        return WebProtocol(application.router, **options)
+
     config = uvicorn.Config(
         application,
         host=host,
         port=port,
-        loop="uvloop",
-        http=protocol_for(application.router),
-        ws="websockets-sansio",
-        ws_max_size=LARGEST_SOCKET_MESSAGE_BYTES,
-        # Compressing frames for every viewer would cost more than the rest of the live view.
-        ws_per_message_deflate=False,
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
+        http=passing(protocol, is_routers, application.services.pages.pass_on),
+        ws="none",
         timeout_graceful_shutdown=STREAMS_MAY_END_S,
+        **UVICORN,
     )
-    return uvicorn.Server(config)
+    return WebServer(config, application)
 
 
-def serve(application: Application, host: str, port: int) -> None:
+def serve(host: str, port: int) -> None:
     """Returns, or ends with the signal, within five seconds of SIGTERM or SIGINT."""
+    run(make_server(RouterApplication(), host, port))
+
+
+def run(server: uvicorn.Server) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # What is loaded by now stays. Without this every full collection looks at all of it again and holds Python's lock
     # meanwhile: 68 ms, measured, in which no stream moves.
     gc.collect()
     gc.freeze()
-    make_server(application, host, port).run()
+    server.run()

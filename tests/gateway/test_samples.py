@@ -23,7 +23,7 @@ def observed(made: EngineSample | None, generation: int = 1) -> Observed:
 
 
 def watch(router: StandInRouter) -> Samples:
-    return Samples(router, DatabaseThread("unused"))
+    return Samples(DatabaseThread("unused"), router)
 
 
 def test_the_router_is_told_of_each_sample_once() -> None:

@@ -152,14 +152,14 @@ def test_a_deployment_that_is_deleted_ends_its_sockets_at_the_next_snapshot(
 def test_a_closed_socket_is_forgotten(web: RunningWeb, viewer: User, deployment: Deployment) -> None:
     with web.socket("chat", viewer) as connection:
         receive(connection)
-        assert len(web.services.collector.viewers) == 1
-    wait_until(lambda: web.services.collector.viewers == [], "no viewer is left")
+        assert len(web.collector.viewers) == 1
+    wait_until(lambda: web.collector.viewers == [], "no viewer is left")
 
 
 def test_a_new_process_shows_the_last_minutes(valkey: "redis.Redis", viewer: User, deployment: Deployment) -> None:
     dot: Any = {"type": "ttft", "t": 1e10, "request_id": "before the start"}
     bus.publish(deployment.pk, [dot])
     with RunningWeb() as web:
-        wait_until(lambda: web.services.collector.channel(deployment.pk).seq > 0, "the stream has been read")
+        wait_until(lambda: web.collector.channel(deployment.pk).seq > 0, "the stream has been read")
         with web.socket("chat", viewer) as connection:
             assert receive(connection)["ttft"] == [dot]
