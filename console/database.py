@@ -65,7 +65,7 @@ def tried_again(what: str) -> Iterator[None]:
     except Away as error:
         _close_idle_connections()
         if _note(what, is_away=True):
-            log.warning("%s: waits, the database does not answer: %s", what, str(error).strip())
+            log.warning("%s: waits, the database does not answer: %s", what, in_a_line(error))
     else:
         if _note(what, is_away=False):
             log.warning("%s: goes on, the database answers again", what)
@@ -91,6 +91,11 @@ def _close_idle_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close()
+
+
+def in_a_line(error: BaseException) -> str:
+    """Its first line: PostgreSQL's driver adds questions for whoever runs the database."""
+    return str(error).partition("\n")[0]
 
 
 def _note(what: str, is_away: bool) -> bool:

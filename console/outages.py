@@ -10,7 +10,7 @@ from django.views.defaults import server_error as fault
 from django_htmx.http import trigger_client_event
 
 from console import answers
-from console.database import Away
+from console.database import Away, in_a_line
 
 RETRY_AFTER_S = 5
 NOT_DONE = "The database does not answer, so nothing was done. Check that it runs, then try again."
@@ -38,7 +38,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def answer(request: HttpRequest, error: BaseException) -> HttpResponse:
-    log.warning("%s %s: the database does not answer: %s", request.method, request.path, str(error).strip())
+    log.warning("%s %s: the database does not answer: %s", request.method, request.path, in_a_line(error))
     response = _for_a_region() if answers.is_region(request) else _page(request)
     response["Retry-After"] = str(RETRY_AFTER_S)
     response["Cache-Control"] = "no-store"

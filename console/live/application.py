@@ -6,7 +6,7 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import URLRouter
 from django.conf import settings
 
-from console.database import Away
+from console.database import Away, in_a_line
 from console.live import origin
 from console.live.consumers import TRY_AGAIN_LATER
 from console.live.services import LiveServices
@@ -42,7 +42,9 @@ class PagesApplication:
         try:
             await self._sockets(scope, receive, send)
         except Away as error:
-            log.warning("a socket was refused, its page will try again: the database does not answer: %s", error)
+            log.warning(
+                "a socket was refused, its page will try again: the database does not answer: %s", in_a_line(error)
+            )
             await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

@@ -74,7 +74,8 @@ document.body.addEventListener("htmx:beforeSwap", (event) => {
 });
 document.body.addEventListener("htmx:afterRequest", (event) => {
   if (!isPoll(event)) return;
-  const { successful } = event.detail;
+  // htmx calls a refusal successful where the page's settings let it be shown, as forms need it.
+  const successful = event.detail.successful && event.detail.xhr.status < 400;
   event.target.classList.toggle("is-stale", !successful);
   const note = document.querySelector(`[data-stale-note="${event.target.id}"]`);
   if (note) note.hidden = successful;

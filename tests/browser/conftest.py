@@ -71,7 +71,7 @@ def visitor(browser: Browser, demo: RunningDemo, complaints: list[str]) -> Itera
 
 
 # A refused form is an answer, and a request that a page gave up because it was left is nobody's fault.
-NO_COMPLAINT = re.compile(r"responded with a status of (400|409|422)|^htmx:(afterRequest|sendError|sendAbort)")
+NO_COMPLAINT = re.compile(r"responded with a status of (400|409|422|503)|^htmx:(afterRequest|sendError|sendAbort)")
 
 
 def note(message: ConsoleMessage, complaints: list[str]) -> None:

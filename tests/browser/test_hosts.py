@@ -66,3 +66,15 @@ def test_another_host_joins_and_runs_a_server_added_by_the_form(page: Page, demo
     expect(card).to_have_attribute("data-state", "stopped", timeout=60_000)
     assert demo.delete(f"/api/servers/{demo.servers()['visitor']['id']}").status_code == 200
     expect(card).to_have_count(0)
+
+
+def test_a_page_whose_refresh_is_refused_says_that_it_shows_what_was(page: Page) -> None:
+    page.goto("/hosts/this-machine/")
+    note = page.locator("[data-stale-note=host-region]")
+    expect(note).to_be_hidden()
+    refused = {"status": 503, "headers": {"HX-Reswap": "none", "HX-Trigger": '{"toast": {"text": "away"}}'}}
+    page.route("**/hosts/this-machine/", lambda route: route.fulfill(**refused))
+    expect(note).to_be_visible()
+    expect(page.locator(".toast-line")).to_have_count(0)
+    page.unroute("**/hosts/this-machine/")
+    expect(note).to_be_hidden()

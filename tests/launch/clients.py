@@ -65,7 +65,8 @@ def wait_for_more(statuses: "Counter[int]") -> None:
 
 
 def ask(running: Installation, model: str) -> str:
-    """The id of a request that went well."""
+    """The id of a request that went well, once the routers serve what the rows say now."""
+    wait_for_routers()
     body = {"model": model, "prompt": "word " * 60, "max_tokens": 4}
     answer = httpx.post(f"http://127.0.0.1:{running.web_port}/v1/completions", json=body, timeout=30, trust_env=False)
     assert answer.status_code == 200, answer.text

@@ -99,7 +99,8 @@ def bridged(hosts: int) -> Iterator[list[FakeHost]]:
         yield made
     finally:
         for host in made:
-            # The cable goes with its namespace.
+            # The kernel takes its time to remove what goes with a namespace, and the next test wants the same names.
+            subprocess.run(["ip", "link", "del", host.cable], check=False, capture_output=True)
             subprocess.run(["ip", "netns", "del", host.namespace], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
 

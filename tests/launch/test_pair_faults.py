@@ -10,6 +10,7 @@ from console.fleet.models import Pair, Server
 from console.fleet.states import PairState, ServerState
 from console.launch import canary, pairs, parity
 from tests.factories import OPERATOR
+from tests.launch.clients import wait_for_routers
 from tests.launch.running import (
     Installation,
     add_server,
@@ -42,7 +43,8 @@ def degradations(server: Server) -> dict[str, str]:
 
 
 def complete(running: Installation, server: Server) -> httpx.Response:
-    """One request through the router, its prompt never sent before."""
+    """One request through the router, its prompt never sent before, once the router serves what the rows say now."""
+    wait_for_routers()
     words = " ".join(secrets.token_hex(3) for _ in range(80))
     body = {"model": server.deployment.served_model_name, "prompt": words, "max_tokens": 4}
     url = f"http://127.0.0.1:{running.web_port}/v1/completions"

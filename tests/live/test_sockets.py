@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import redis
 from django.contrib.sessions.models import Session
+from django.db import OperationalError
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
@@ -24,6 +25,23 @@ def status_of_refused(web: RunningWeb, user: User | None, origin: str = "") -> i
     with pytest.raises(InvalidStatus) as refused, web.socket("chat", user, origin):
         pass
     return refused.value.response.status_code
+
+
+def test_while_the_database_is_away_a_socket_is_refused_and_its_page_tries_again(
+    web: RunningWeb, viewer: User, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused, not broken: a page may ask every few seconds, for as long as the database is away."""
+
+    def fail(_: object) -> None:
+        raise OperationalError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("django.contrib.sessions.backends.db.SessionStore.load", fail)
+        with pytest.raises(InvalidStatus) as refused, web.socket("chat", viewer):
+            pass
+    assert refused.value.response.status_code == 403
+    with web.socket("chat", viewer) as connection:
+        assert receive(connection)["type"] == "snapshot"
 
 
 def test_a_page_of_another_site_is_refused(web: RunningWeb, viewer: User, deployment: Deployment) -> None:
