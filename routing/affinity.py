@@ -34,7 +34,7 @@ def prefix_keys(prompt: bytes | memoryview) -> list[tuple[int, int]]:
     keys: list[tuple[int, int]] = []
     start, length, key = 0, FIRST_BLOCK_BYTES, 0
     while length <= len(prompt) and len(keys) < BLOCKS:
-        key = hash((key, prompt[start:length]))
+        key = hash((key, bytes(prompt[start:length])))
         keys.append((length, key))
         start, length = length, length * 2
     return keys

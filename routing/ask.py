@@ -91,7 +91,7 @@ async def read_body(request: Request) -> tuple[dict[str, Any], int]:
         raise Refusal(400, message, kind="Bad Request", param=error.param) from error
 
 
-async def _read_form(raw: bytes) -> dict[str, Any]:
+async def _read_form(raw: bodies.Raw) -> dict[str, Any]:
     at = await find(raw, MODEL_PART)
     found = _MODEL_IN_FORM.match(raw, at) if at >= 0 else None
     return {"model": found[1].decode("utf-8", "replace")} if found else {}
@@ -174,7 +174,7 @@ def _wish(
     )
 
 
-def prompt_at(raw: bytes) -> int:
+def prompt_at(raw: bodies.Raw) -> int:
     """Where the prompt begins in a small body. Not exact, but the same for bodies that begin alike."""
     return min((at for at in (raw.find(name) for name in PROMPT_STARTS) if at >= 0), default=0)
 

@@ -12,7 +12,9 @@ from typing import Any
 import orjson
 
 Body = dict[str, Any]
-Sendable = bytes | list[bytes | memoryview]
+Raw = bytes | bytearray
+"""A body as it came, maybe in a buffer that grew."""
+Sendable = Raw | list[Raw | memoryview]
 """A body to send: a large one in the pieces it consists of, because each copy of 60 MB holds streams up for 20 ms."""
 LARGE_BYTES = 256 * 1024
 
@@ -61,7 +63,7 @@ class NotJson(ValueError):
         self.param = "body" if at is None else f"body.{at}"
 
 
-def parse(raw: bytes) -> Body:
+def parse(raw: Raw) -> Body:
     """The engine reads bodies with Python's own parser, which also takes NaN and lone surrogates; so do we, second."""
     try:
         body = orjson.loads(raw)
@@ -98,7 +100,7 @@ def _dump_small(value: object) -> bytes:
         return json.dumps(value).encode()
 
 
-def pieces(body: Body) -> Iterator[bytes | memoryview]:
+def pieces(body: Body) -> Iterator[Raw | memoryview]:
     mark = b"{"
     for name, value in body.items():
         yield b"%b%b:" % (mark, _dump_small(name))
@@ -108,7 +110,7 @@ def pieces(body: Body) -> Iterator[bytes | memoryview]:
 
 
 def length(body: Sendable) -> int:
-    return len(body) if isinstance(body, bytes) else sum(map(len, body))
+    return sum(map(len, body)) if isinstance(body, list) else len(body)
 
 
 def without_handoff(body: Body) -> bool:
@@ -200,7 +202,7 @@ class DecodeBody:
     and take it out again.
     """
 
-    def __init__(self, raw: bytes, body: Body, *, touched: bool, counts_by_usage: bool) -> None:
+    def __init__(self, raw: Raw, body: Body, *, touched: bool, counts_by_usage: bool) -> None:
         self._raw = raw
         self._body = body
         self._touched = touched
@@ -237,7 +239,7 @@ class DecodeBody:
         return _one_token(path, self._body, handoff)
 
 
-def splice(raw: bytes, added: Mapping[str, Any]) -> Sendable:
+def splice(raw: Raw, added: Mapping[str, Any]) -> Sendable:
     """Adds keys at the end of a JSON object that has some, without touching its bytes."""
     end = raw.rindex(b"}")
     more = b",%b" % orjson.dumps(added)[1:]

@@ -97,10 +97,10 @@ class Connection(asyncio.Protocol):
         self.sent_at = self.last_byte_at = time.monotonic()
         self.head = Head()
         self._head_ready = asyncio.get_running_loop().create_future()
-        if isinstance(request, bytes):
-            self.transport.write(request)
-        else:
+        if isinstance(request, list):
             self.transport.writelines(request)
+        else:
+            self.transport.write(request)
         return self._head_ready
 
     def stream_to(self, sink: Sink) -> None:

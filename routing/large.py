@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from routing.bodies import LARGE_BYTES, NotJson, Unread, parse
+from routing.bodies import LARGE_BYTES, NotJson, Raw, Unread, parse
 from routing.windows import Field, top_level
 
 KEPT_BYTES = 16 * 1024
@@ -40,26 +40,26 @@ class Large:
     parsed_bytes: int = 0
 
 
-async def read_object(raw: bytes) -> dict[str, Any]:
+async def read_object(raw: Raw) -> dict[str, Any]:
     """A JSON object of any size; the large values of a large one are `Unread`. Raises `NotJson`."""
     return (await read_large(raw)).body if len(raw) > LARGE_BYTES else parse(raw)
 
 
-async def read_large(raw: bytes) -> Large:
+async def read_large(raw: Raw) -> Large:
     """As `bodies.parse`, with `Unread` for large values. Lets others run every few milliseconds. Raises `NotJson`."""
     large = Large({})
     await in_steps(_read(raw, large))
     return large
 
 
-def _read(raw: bytes, large: Large) -> Iterator[None]:
+def _read(raw: Raw, large: Large) -> Iterator[None]:
     for field in top_level(raw):
         if field is not None:
             _take(raw, field, large)
         yield
 
 
-def _take(raw: bytes, field: Field, large: Large) -> None:
+def _take(raw: Raw, field: Field, large: Large) -> None:
     name, size = field.name, field.end - field.start
     if not large.prompt_at and name in PROMPTS:
         large.prompt_at = field.start
@@ -69,7 +69,7 @@ def _take(raw: bytes, field: Field, large: Large) -> None:
         large.body[name] = Unread(memoryview(raw)[field.start : field.end], field.commas)
     else:
         large.parsed_bytes += size
-        large.body[name] = parse(b'{"v":%b}' % raw[field.start : field.end])["v"]
+        large.body[name] = parse(b'{"v":%b}' % bytes(raw[field.start : field.end]))["v"]
     if len(large.body) > MAX_FIELDS:
         raise NotJson(f"it has more than {MAX_FIELDS} fields")
 
@@ -93,7 +93,7 @@ def _some(steps: Iterator[None]) -> bool:
     return any(time.monotonic() >= until for _ in steps)
 
 
-async def find(raw: bytes, needle: bytes) -> int:
+async def find(raw: Raw, needle: bytes) -> int:
     """As `bytes.find`."""
     for start in range(0, len(raw), FIND_BYTES):
         at = raw.find(needle, start, start + FIND_BYTES + len(needle))

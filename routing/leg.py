@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from routing.backend import Backend
-from routing.bodies import Sendable, length
+from routing.bodies import LARGE_BYTES, Sendable, length
 from routing.client import Connection
 from routing.errors import Answered, Headers, KeyRefused, LegError, TimedOut
 from routing.http1 import Head, request_head
@@ -147,4 +147,6 @@ class Leg:
 def joined(head: bytes, body: Sendable | None) -> Sendable:
     if isinstance(body, list):
         return [head, *body]
+    if body is not None and len(body) > LARGE_BYTES:
+        return [head, body]
     return head + body if body else head

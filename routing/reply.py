@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from routing.bodies import Raw
 from routing.http1 import Headers
 
 
@@ -15,7 +16,7 @@ class Request:
     path: str
     query: bytes
     headers: Headers
-    body: bytes
+    body: Raw
     too_large: bool = False
     """The body is over the router's limit and was not read to its end."""
 

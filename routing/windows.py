@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from routing.bodies import NotJson, parse
+from routing.bodies import NotJson, Raw, parse
 
 WINDOW_BYTES = 64 * 1024
 LAST_WINDOW_BYTES = 256
@@ -35,7 +35,7 @@ class Field(NamedTuple):
     commas: int
 
 
-def top_level(raw: bytes) -> Iterator[Field | None]:
+def top_level(raw: Raw) -> Iterator[Field | None]:
     """The object's fields; None now and then, for the caller to breathe.
 
     Raises `NotJson` when it is no object; what its values hold is not checked.
@@ -49,7 +49,7 @@ def top_level(raw: bytes) -> Iterator[Field | None]:
         return
     while True:
         name_end = yield from _string_end(raw, at)
-        name = _name(raw[at:name_end] if name_end - at <= MAX_NAME_BYTES else None)
+        name = _name(bytes(raw[at:name_end]) if name_end - at <= MAX_NAME_BYTES else None)
         start = yield from _expect(raw, name_end, b":")
         nested = raw[start : start + 1] in (b"{", b"[")
         at, commas = (yield from _nested_end(raw, start)) if nested else ((yield from _flat_end(raw, start)), 0)
@@ -67,11 +67,11 @@ def _name(quoted: bytes | None) -> str:
     return str(parse(b'{"v":%b}' % quoted)["v"])
 
 
-def _space(raw: bytes, at: int) -> Steps:
+def _space(raw: Raw, at: int) -> Steps:
     return (yield from _run_of(_SPACE, raw, at))
 
 
-def _run_of(pattern: re.Pattern[bytes], raw: bytes, at: int) -> Steps:
+def _run_of(pattern: re.Pattern[bytes], raw: Raw, at: int) -> Steps:
     while True:
         match = pattern.match(raw, at, at + WINDOW_BYTES)
         end = at if match is None else match.end()
@@ -81,21 +81,21 @@ def _run_of(pattern: re.Pattern[bytes], raw: bytes, at: int) -> Steps:
         yield
 
 
-def _expect(raw: bytes, at: int, mark: bytes) -> Steps:
+def _expect(raw: Raw, at: int, mark: bytes) -> Steps:
     at = yield from _space(raw, at)
     if raw[at : at + 1] != mark:
         raise NotJson(f"{mark.decode()} expected at byte {at}")
     return (yield from _space(raw, at + 1))
 
 
-def _nothing_after(raw: bytes, at: int) -> Steps:
+def _nothing_after(raw: Raw, at: int) -> Steps:
     at = yield from _space(raw, at)
     if at != len(raw):
         raise NotJson("more than one JSON object")
     return at
 
 
-def _flat_end(raw: bytes, at: int) -> Steps:
+def _flat_end(raw: Raw, at: int) -> Steps:
     if raw[at : at + 1] == b'"':
         return (yield from _string_end(raw, at))
     end = yield from _run_of(_SCALAR, raw, at)
@@ -104,14 +104,14 @@ def _flat_end(raw: bytes, at: int) -> Steps:
     return end
 
 
-def _string_end(raw: bytes, at: int) -> Steps:
+def _string_end(raw: Raw, at: int) -> Steps:
     """After the closing quote of the string that begins at `at`."""
     if raw[at : at + 1] != b'"':
         raise NotJson(f"a string expected at byte {at}")
     at += 1
     size = LAST_WINDOW_BYTES
     while at < len(raw):
-        window = without_escapes(raw[at : at + size])
+        window = without_escapes(bytes(raw[at : at + size]))
         end = window.find(b'"')
         if end >= 0:
             return at + end + 1
@@ -131,12 +131,12 @@ def without_escapes(window: bytes) -> bytes:
     return window[:-1] if window.endswith(b"\\") else window
 
 
-def _nested_end(raw: bytes, at: int) -> Generator[None, None, tuple[int, int]]:
+def _nested_end(raw: Raw, at: int) -> Generator[None, None, tuple[int, int]]:
     """After the bracket that closes the one at `at`, and how many commas lie between."""
     depth = commas = 0
     in_string = is_closing = False
     size = LAST_WINDOW_BYTES
-    while window := without_escapes(raw[at : at + size]):
+    while window := without_escapes(bytes(raw[at : at + size])):
         parts = window.split(b'"')
         outside = b"".join(parts[in_string::2])
         rise, lowest = _rise_and_lowest(outside, depth)

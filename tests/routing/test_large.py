@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from routing import large
-from routing.bodies import LARGE_BYTES, NotJson, Unread, prefill_body, why_not_split
+from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, Unread, prefill_body, why_not_split
 from routing.exchange import Exchange
-from routing.large import in_steps, read_large
+from routing.large import in_steps, read_large, read_object
+from routing.leg import joined
 from routing.reply import Request
 from routing.windows import top_level
 from tests.routing.scripted import Client, Seen, Wire, chat_chunk, prefill_answer, prefills, site, streams
@@ -40,6 +41,22 @@ async def test_large_values_stay_the_bytes_they_are() -> None:
 async def test_large_prompts_are_split_where_small_ones_are(prompt: object, splits: bool) -> None:
     body = (await read_large(json.dumps({"prompt": prompt}).encode())).body
     assert (why_not_split("/v1/completions", body) is None) is splits
+
+
+async def test_a_body_that_has_grown_is_read_and_split_as_any_other() -> None:
+    raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * LARGE_BYTES}], "n": 1}).encode()
+    grown = await read_object(bytearray(raw))
+    assert loaded(prefill_body("/v1/chat/completions", grown)) == loaded(
+        prefill_body("/v1/chat/completions", await read_object(raw))
+    )
+    decode = DecodeBody(bytearray(raw), grown, touched=False, counts_by_usage=True).with_handoff({"a": 1})
+    assert loaded(decode) == {**json.loads(raw), "kv_transfer_params": {"a": 1}}
+
+
+@pytest.mark.parametrize("size", [100, 2 * LARGE_BYTES])
+def test_head_and_body_go_out_together(size: int) -> None:
+    whole = joined(b"head", b"x" * size)
+    assert (b"".join(whole) if isinstance(whole, list) else whole) == b"head" + b"x" * size
 
 
 async def test_a_large_body_reaches_both_servers_whole() -> None:
