@@ -11,14 +11,16 @@ what memory the router took.
 
 import argparse
 import asyncio
+import json
 import statistics
+import sys
 import time
 from collections import Counter
 
 import psutil
 import uvloop
 
-from tests.benchmark.processes import Running, allow_many_connections
+from tests.benchmark.processes import ROOT, Running, allow_many_connections
 from tests.benchmark.stall_engine import MODEL
 from tests.benchmark.stalls import CHAT, QUIET_S, Streams, head, router_alone
 
@@ -30,6 +32,8 @@ BODY = b'{"model":"%b","max_tokens":20,"stream":true,"messages":[{"role":"user",
     PROMPT.encode(),
 )
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: router\r\nconnection: close\r\n\r\n"
+LAST_BYTES = (b"0\r\n\r\n", b"ok\n")
+"""Of a stream, and of `/healthz`."""
 Asked = tuple[str, float]
 """Status and seconds to the answer's head."""
 
@@ -45,8 +49,8 @@ async def ask(port: int, request: bytes) -> Asked:
             status = top.split(b" ", 2)[1].decode()
             if status == "503" and b"retry-after" not in top.lower():
                 status = "503 without Retry-After"
-            while status == "200" and not (await reader.read(65536)).endswith(b"0\r\n\r\n"):
-                pass
+            if status == "200":
+                await reader.readuntil(LAST_BYTES[request is HEALTH])
             writer.close()
             return status, took_s
     except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
@@ -67,6 +71,19 @@ async def watch_memory(router: Running, sizes: list[int]) -> None:
         await asyncio.sleep(HEALTH_EVERY_S)
 
 
+async def crowd(port: int, clients: int) -> list[Asked]:
+    return await asyncio.gather(*(ask(port, head(CHAT, len(BODY)) + BODY) for _ in range(clients)))
+
+
+async def answers_of_a_crowd(port: int, clients: int) -> list[Asked]:
+    """In a process of its own: what it has to do must not show in what is measured here."""
+    argv = [sys.executable, "-m", "tests.benchmark.overload", "--clients", str(clients), "--crowd-at", str(port)]
+    process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    printed, _ = await process.communicate()
+    answers: list[Asked] = json.loads(printed)
+    return answers
+
+
 async def measure(port: int, router: Running, clients: int, count: int) -> None:
     streams, waits_s, sizes = Streams(), list[float](), list[int]()
     await streams.open(port, count)
@@ -74,7 +91,7 @@ async def measure(port: int, router: Running, clients: int, count: int) -> None:
     await asyncio.sleep(QUIET_S)
     quiet_ms, base, since = streams.longest_gap_ms(since), router.resident_bytes(), time.monotonic()
     watching = [asyncio.create_task(watch_health(port, waits_s)), asyncio.create_task(watch_memory(router, sizes))]
-    answers = await asyncio.gather(*(ask(port, head(CHAT, len(BODY)) + BODY) for _ in range(clients)))
+    answers = await answers_of_a_crowd(port, clients)
     took_s, stall_ms = time.monotonic() - since, streams.longest_gap_ms(since)
     for task in watching:
         task.cancel()
@@ -99,9 +116,13 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--streams", type=int, default=20)
     parser.add_argument("--policy", action="append", default=[], metavar="NAME=VALUE", help="of the deployment")
+    parser.add_argument("--crowd-at", type=int, default=0, metavar="PORT", help="be the clients, of the router there")
     parser.add_argument("--precedence", action="store_true")
     args = parser.parse_args()
     allow_many_connections()
+    if args.crowd_at:
+        print(json.dumps(uvloop.run(crowd(args.crowd_at, args.clients))))
+        return
     policy = [f"max_connections_per_server={args.limit}", *args.policy]
     with router_alone(precedence=args.precedence, policy=policy) as (port, router):
         uvloop.run(measure(port, router, args.clients, args.streams))
