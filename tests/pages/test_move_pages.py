@@ -147,6 +147,25 @@ def test_a_failed_move_says_what_stands_and_offers_three_ways(failed: Move, oper
         assert way in page
 
 
+def test_a_failed_move_tells_what_to_do_as_its_server_does(failed: Move, operator: Client) -> None:
+    Server.objects.filter(pk=failed.server_id).update(failure={"message": "…", "instruction": "Install NIXL there."})
+    assert "Install NIXL there." in operator.get(f"/moves/{failed.pk}/").text
+
+
+def test_a_page_on_which_nothing_will_change_asks_no_more(failed: Move, fleet: Fleet, viewer: Client) -> None:
+    """Its buttons stay in place under the mouse."""
+    assert "data-poll" not in viewer.get(f"/moves/{failed.pk}/").text
+    assert viewer.get(f"/moves/{failed.pk}/", headers=REGION).status_code == 286
+
+
+def test_a_page_that_waits_for_the_minute_after_asks_on(fleet: Fleet, viewer: Client) -> None:
+    Move.objects.filter(pk=fleet.move.pk).update(finished_at=timezone.now(), after={})
+    assert "data-poll" in viewer.get(f"/moves/{fleet.move.pk}/").text
+    assert viewer.get(f"/moves/{fleet.move.pk}/", headers=REGION).status_code == 200
+    Move.objects.filter(pk=fleet.move.pk).update(after={"requests": 3})
+    assert viewer.get(f"/moves/{fleet.move.pk}/", headers=REGION).status_code == 286
+
+
 def test_a_viewer_is_offered_no_way_out(failed: Move, viewer: Client) -> None:
     assert "Try again" not in viewer.get(f"/moves/{failed.pk}/").text
 

@@ -1,7 +1,7 @@
 """What the page of one move tells: its steps with their seconds, and the traffic before and after."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -18,8 +18,23 @@ class StepRow:
     """None: not reached, or still going on."""
 
 
+AFTER_LIMIT = timedelta(minutes=3)
+"""By then the traffic after a move is measured, or will not be."""
+
+
+def is_settled(move: Move) -> bool:
+    """Nothing on its page will change by itself any more."""
+    if move.is_open or move.finished_at is None:
+        return False
+    return move.status != MoveStatus.DONE or bool(move.after) or timezone.now() - move.finished_at > AFTER_LIMIT
+
+
 def details(move: Move) -> dict[str, Any]:
-    return {"steps": steps(move), "so_far_s": (timezone.now() - move.requested_at).total_seconds()}
+    return {
+        "steps": steps(move),
+        "is_settled": is_settled(move),
+        "so_far_s": (timezone.now() - move.requested_at).total_seconds(),
+    }
 
 
 def steps(move: Move) -> list[StepRow]:

@@ -18,6 +18,9 @@ from console.fleet.pages.move import details
 from console.fleet.states import ServerRole
 from console.fleet.views.deployments import MOVE_STEPS
 
+STOP_POLLING = 286
+"""What htmx takes as a good answer after which it asks no more."""
+
 
 @needs(Role.OPERATOR)
 def ask(request: HttpRequest, server_id: int) -> HttpResponse:
@@ -85,7 +88,9 @@ def page(request: HttpRequest, move_id: int) -> HttpResponse:
         "ways_out": moves.ways_out(move),
         **details(move),
     }
-    return render(request, "fleet/_move.html" if answers.is_region(request) else "fleet/move.html", context)
+    if not answers.is_region(request):
+        return render(request, "fleet/move.html", context)
+    return render(request, "fleet/_move.html", context, status=STOP_POLLING if context["is_settled"] else 200)
 
 
 @require_POST
