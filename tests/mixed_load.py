@@ -7,7 +7,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,14 +69,18 @@ class MixedLoad:
 
     def wait_for_answers_through(self, name: str, role: str) -> None:
         """Two that are sent from now on, whole."""
+        self.wait_for_answers(lambda answer: answer.came_through(name, role), f"through {name} as {role}")
+
+    def wait_for_answers(self, fits: Callable[[Answer], bool], what: str) -> None:
+        """Two that are sent from now on, whole."""
         now = time.monotonic()
 
         def came() -> bool:
             assert not self.problems, self.problems
             later = [answer for answer in self.answers if answer.sent_at >= now]
-            return sum(answer.came_through(name, role) for answer in later) >= 2
+            return sum(map(fits, later)) >= 2
 
-        wait_until(came, f"answers through {name} as {role}", TIMEOUT_S)
+        wait_until(came, f"answers {what}", TIMEOUT_S)
 
     def _bodies(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for (words, tokens), streamed, chat in itertools.product(self.sizes, (True, False), (True, False)):

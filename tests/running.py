@@ -114,15 +114,15 @@ class RunningDemo:
 
     def get(self, path: str, **params: Any) -> Any:
         """The decoded answer of the REST API."""
-        answer = httpx.get(f"{self.url}{path}", params=params, headers=self._token(), timeout=30)
+        answer = httpx.get(f"{self.url}{path}", params=params, headers=self.token(), timeout=30)
         answer.raise_for_status()
         return answer.json()
 
     def post(self, path: str, body: Any = None) -> httpx.Response:
-        return httpx.post(f"{self.url}{path}", json=body, headers=self._token(), timeout=30)
+        return httpx.post(f"{self.url}{path}", json=body, headers=self.token(), timeout=30)
 
     def delete(self, path: str) -> httpx.Response:
-        return httpx.delete(f"{self.url}{path}", headers=self._token(), timeout=30)
+        return httpx.delete(f"{self.url}{path}", headers=self.token(), timeout=30)
 
     def broker_url(self) -> str:
         """What an agent on another machine would be given."""
@@ -130,7 +130,7 @@ class RunningDemo:
         password, port = (folder / "valkey.password").read_text(), (folder / "port").read_text()
         return f"redis://:{password}@127.0.0.1:{port}/0"
 
-    def _token(self) -> dict[str, str]:
+    def token(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.demo['api_token']}"}
 
     def servers(self) -> dict[str, dict[str, Any]]:

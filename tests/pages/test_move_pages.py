@@ -83,6 +83,18 @@ def test_a_second_click_on_the_same_button_begins_no_second_move(fleet: Fleet, s
     assert Move.objects.filter(server=spare).count() == 1
 
 
+def test_a_second_server_is_told_which_move_it_waits_for(fleet: Fleet, spare: Server, operator: Client) -> None:
+    operator.post(move_address(spare), {"role": "decode"})
+    told = "chat-4 is being moved to decode. One at a time: wait for it to end."
+    page = operator.get(move_address(fleet.decode), {"role": "plain"}).text
+    assert told in page
+    assert "Move it to" not in page
+    answer = operator.post(move_address(fleet.decode), {"role": "plain", "confirmed": "on"})
+    assert answer.status_code == 409
+    assert told in answer.text
+    assert Server.objects.get(pk=fleet.decode.pk).state == ServerState.READY
+
+
 @pytest.mark.parametrize("role", ["", "both"])
 def test_a_word_that_is_no_role_is_refused(role: str, fleet: Fleet, spare: Server, operator: Client) -> None:
     answer = operator.post(move_address(spare), {"role": role})

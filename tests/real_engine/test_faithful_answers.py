@@ -12,8 +12,7 @@ import pytest
 
 from tests.real_engine.cases import CASES, ONE_SERVER, REFUSED, SPLIT, Case
 from tests.real_engine.comparing import differences
-from tests.real_engine.conftest import secret_key
-from tests.running import RunningDemo
+from tests.real_engine.yard import Yard
 
 pytestmark = pytest.mark.real_engine
 
@@ -39,9 +38,9 @@ class Side:
 
 
 @pytest.fixture(scope="module")
-def sides(demo: RunningDemo, plain: str) -> Iterator[tuple[Side, Side]]:
+def sides(demo: Yard, third: str) -> Iterator[tuple[Side, Side]]:
     """A server of its own, and the router in front of the pair. They share no server."""
-    direct = Side(demo.servers()[plain]["url"], secret_key(demo))
+    direct = Side(demo.server(third)["url"], demo.secret_key())
     routed = Side(demo.url, demo.demo["inference_key"])
     yield direct, routed
     direct.close()
