@@ -136,6 +136,8 @@ def degradations(server: Server) -> list[Degradation]:
         found.append(Degradation(code="unhealthy", text=UNHEALTHY[server.is_adopted]))
     if server.state == S.READY and server.kv_watch.get("not_transferred"):
         found.append(Degradation(code="kv_not_transferred", text=server.kv_watch["text"]))
+    if server.state == S.FAILED and server.leftover_pids:
+        found.append(Degradation(code="left_behind", text=_left_behind(server)))
     silent_s = observed.get("log_silent_s") or 0.0
     if server.state in (S.STARTING, S.LOADING) and silent_s > SILENT_LOG_AFTER_S:
         text = f"No log line for {silent_s / 60:.0f} minutes. It may be loading still; read its log before you stop it."
@@ -143,6 +145,14 @@ def degradations(server: Server) -> list[Degradation]:
     if server.state == S.READY and server.role != ServerRole.PLAIN:
         found += _pair_degradations(server)
     return found
+
+
+def _left_behind(server: Server) -> str:
+    pids = ", ".join(map(str, server.leftover_pids))
+    return (
+        f"Processes of it still run on {server.own_host.name} (pid {pids}) and hold its GPU. "
+        "If they stay, press Stop to end them, then press Start."
+    )
 
 
 def _avoided(load: RouterLoad) -> list[Degradation]:

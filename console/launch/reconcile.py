@@ -105,22 +105,17 @@ def _returned(server: ServerFacts, seen: ServerObservation) -> Decision:
 
 
 def _main_process_gone(server: ServerFacts, seen: ServerObservation) -> Decision:
-    """Processes of its group outlived the main one: they hold the GPU until somebody ends them."""
+    """Processes of its group outlived the main one, for a moment as a rule, or until somebody ends them.
+
+    They may hold the GPU. The card tells of them while they are there; the cause of the failure stands by itself.
+    """
     if server.state == S.STOPPING:
         return Decision(stop=not seen["stop_requested"])
     if server.state == S.STOPPED:
         return Decision(stop=True)
     if server.state == S.FAILED:
         return NOTHING
-    cause = _cause(server, seen)
-    pids = ", ".join(map(str, seen["group_pids"]))
-    return _failed(
-        Cause(
-            code=cause["code"],
-            message=f"{cause['message']} Processes of it still run on {server.host} (pid {pids}) and hold its GPU.",
-            instruction="Press Stop to end them, then press Start.",
-        )
-    )
+    return _failed(_cause(server, seen))
 
 
 def _gone(server: ServerFacts, seen: ServerObservation) -> Decision:

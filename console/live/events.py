@@ -10,7 +10,9 @@ from typing import Literal, NotRequired, TypedDict
 class Degradation(TypedDict):
     """Shown beside a server's state, never instead of it."""
 
-    code: Literal["pair_unverified", "pair_failed", "kv_not_transferred", "circuit_open", "silent_log", "unhealthy"]
+    code: Literal[
+        "pair_unverified", "pair_failed", "kv_not_transferred", "circuit_open", "silent_log", "unhealthy", "left_behind"
+    ]
     text: str
 
 

@@ -100,6 +100,14 @@ def test_leftovers_can_be_stopped_and_not_started_over() -> None:
     assert (card["may_start"], card["may_stop"]) == (False, True)
 
 
+def test_leftovers_are_named_with_what_clears_them_while_they_are_there() -> None:
+    (note,) = cards.server_card(make_seen(S.FAILED, alive=False, group_pids=[51, 52]))["degradations"]
+    assert note["code"] == "left_behind"
+    assert "(pid 51, 52)" in note["text"]
+    assert "press Stop" in note["text"]
+    assert cards.server_card(make_seen(S.FAILED, alive=False, group_pids=[]))["degradations"] == []
+
+
 def test_only_a_ready_server_can_be_moved() -> None:
     assert cards.server_card(make_server(R.PREFILL, S.READY))["can_move_to"] == ["plain", "decode"]
     assert cards.server_card(make_server(R.PREFILL, S.LOADING))["can_move_to"] == []

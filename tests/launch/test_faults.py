@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 
 from console.fleet import actions, moves
+from console.fleet.cards import degradations
 from console.fleet.errors import Conflict
 from console.fleet.models import Host, Server
 from console.fleet.states import MoveStatus, ServerState
@@ -65,7 +66,8 @@ def test_an_engine_that_outlives_its_api_server_is_shown_and_cleared_by_stop(run
     main.kill()
     failed = wait_for_state(server, S.FAILED, patience_s=10)
     assert failed.leftover_pids
-    assert str(failed.leftover_pids[0]) in failed.failure["message"]
+    told = [note["text"] for note in degradations(failed) if note["code"] == "left_behind"]
+    assert str(failed.leftover_pids[0]) in told[0]
     with pytest.raises(Conflict, match="Press Stop"):
         actions.start(server.pk, OPERATOR)
 

@@ -24,7 +24,7 @@ def test_a_killed_prefill_engine_is_shown_and_costs_no_request(demo: Yard, third
     assert failed["failure"]["code"] == "engine_died"
     wait_until_gone(group)
     wait_for(lambda: all(map(is_free, ports_of(prefill))), what="its ports are free")
-    wait_for(lambda: demo.observed(prefill["name"])["group_pids"] == [], "its host says so", STOP_LIMIT_S)
+    wait_for(lambda: demo.server(prefill["name"])["degradations"] == [], what="nothing is said to be left of it")
     demo.start(prefill["name"])  # it comes up while others are killed
 
 
@@ -36,7 +36,8 @@ def test_an_engine_that_outlives_its_killed_api_server_is_found_and_ended_by_sto
     left = demo.observed(third)["group_pids"]
     assert left
     assert all(map(is_running, left))
-    assert all(str(pid) in failed["failure"]["message"] for pid in left)
+    told = next(note["text"] for note in failed["degradations"] if note["code"] == "left_behind")
+    assert all(str(pid) in told for pid in left)
     refused = demo.post(f"/api/servers/{failed['id']}/start", {})
     assert refused.status_code == 409
     assert "Press Stop to end them" in refused.json()["error"]["message"]
