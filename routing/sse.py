@@ -45,7 +45,7 @@ class Seen:
     done: bool = False
     usage: Json | None = None
     usage_only: bool = False
-    fingerprint: object = None
+    fingerprint: Any = None
     """Of the server, in a usage chunk: without one it would stand in the last chunk of the answer."""
     error: Json | None = None
     corrected: bool = False
