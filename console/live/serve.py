@@ -22,7 +22,7 @@ SOCKETS: dict[str, Any] = {
     "ws_per_message_deflate": False,
 }
 TELL_EVERY_S = 1.0
-BEHIND_THE_ROUTER = 5
+BEHIND_THE_ROUTER = 10
 """Niceness: where both want the same core, a stream's token goes before a page."""
 
 

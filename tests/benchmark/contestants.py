@@ -17,6 +17,7 @@ from tests.benchmark.processes import ROOT, Running, running
 BENCH_BIN = ROOT / "out" / "bench-venv" / "bin"
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
 IDLE_PAGES = 5
+BROWSERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,9 @@ def httpx_proxy(place: Place) -> AbstractContextManager[Running]:
 
 
 @contextlib.contextmanager
-def console(place: Place) -> Iterator[Running]:
-    """The console's web process, its database and broker real, with a few yard pages open and nobody touching them."""
+def console(place: Place, viewers: tuple[str, int] = ("idle_pages", IDLE_PAGES)) -> Iterator[Running]:
+    """The console's web process with its pages' process, its database and broker real, with a few yard pages open and
+    nobody touching them, or other `viewers`: a module of this package, and how many."""
     with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder:
         valkey = EmbeddedValkey(Path(folder) / "valkey", persistent=False)
         valkey.start()
@@ -60,21 +62,35 @@ def console(place: Place) -> Iterator[Running]:
             rows = [sys.executable, "-m", "tests.benchmark.console_rows", place.prefill, place.decode]
             cookie = subprocess.run(rows, cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True, text=True).stdout
             web = [*MANAGE, "web", "--host", "127.0.0.1", "--port", str(place.port)]
-            pages = [sys.executable, "-m", "tests.benchmark.idle_pages", str(place.port), str(IDLE_PAGES), cookie]
-            with running(web, place.log, place.port, env) as process:
-                viewers = Running(pages, place.log)
-                try:
-                    yield process
-                finally:
-                    viewers.stop()
+            module, count = viewers
+            look = [sys.executable, "-m", f"tests.benchmark.{module}", str(place.port), str(count), cookie]
+            with running(web, place.log, place.port, env) as process, watched(look, place.log):
+                yield process
         finally:
             valkey.stop()
+
+
+@contextlib.contextmanager
+def watched(argv: list[str], log: IO[bytes]) -> Iterator[None]:
+    """Viewers look for the whole block, or the figures would be of something else."""
+    viewers = Running(argv, log)
+    try:
+        yield
+        if viewers.process.poll() is not None:
+            raise SystemExit("the viewers ended before the load did; see out/bench.log")
+    finally:
+        viewers.stop()
+
+
+def console_with_browsers(place: Place) -> AbstractContextManager[Running]:
+    return console(place, ("busy_pages", BROWSERS))
 
 
 CONTESTANTS: dict[str, Contestant] = {
     "vllm-router": vllm_router,
     "switchyard router": router_alone,
     "switchyard console": console,
+    "with ten browsers": console_with_browsers,
     "httpx proxy": httpx_proxy,
 }
 """The first is the yardstick."""

@@ -18,6 +18,7 @@ CONTENT_LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"transfer-encoding:\s*chunked", re.IGNORECASE)
 LAST_CHUNK = b"0\r\n\r\n"
 STREAMED = re.compile(rb'"stream":\s*true')
+ASKS_USAGE = re.compile(rb'"include_usage":\s*true')
 HANDOFF = {
     "do_remote_prefill": True,
     "do_remote_decode": False,
@@ -35,20 +36,38 @@ def chunk_frame(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+def compact(payload: object) -> bytes:
+    """As vLLM writes JSON."""
+    return json.dumps(payload, separators=(",", ":")).encode()
+
+
 def json_answer(payload: object) -> bytes:
-    body = json.dumps(payload).encode()
+    body = compact(payload)
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 
 def delta(content: str, finish: str | None) -> bytes:
     choice = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": finish, "token_ids": None}
     event = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": [choice]}
-    return chunk_frame(b"data: %b\n\n" % json.dumps(event).encode())
+    return chunk_frame(b"data: %b\n\n" % compact(event))
 
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
     b"server: uvicorn\r\n\r\n"
+)
+USAGE = chunk_frame(
+    b"data: %b\n\n"
+    % compact(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": MODEL,
+            "choices": [],
+            "usage": {"prompt_tokens": 547, "total_tokens": 611, "completion_tokens": 64},
+        }
+    )
 )
 TOKEN, LAST_TOKEN = delta(" word", None), delta(" word", "length")
 DONE = chunk_frame(b"data: [DONE]\n\n") + LAST_CHUNK
@@ -106,19 +125,22 @@ class Connection(asyncio.Protocol):
         if head.startswith(b"GET"):
             self.transport.write(MODELS if head.startswith(b"GET /v1/models") else EMPTY)
         elif STREAMED.search(body):
-            self.streaming = asyncio.get_running_loop().create_task(self._stream())
+            self.streaming = asyncio.get_running_loop().create_task(self._stream(ASKS_USAGE.search(body) is not None))
         else:
             self.transport.write(PREFILLED)
 
-    async def _stream(self) -> None:
+    async def _stream(self, asks_usage: bool) -> None:
         loop = asyncio.get_running_loop()
         self.transport.write(HEAD)
         due = loop.time()
         for number in range(1, self.tokens + 1):
-            self.transport.write(TOKEN if number < self.tokens else LAST_TOKEN)
+            if number == self.tokens:
+                break
+            self.transport.write(TOKEN)
             due += self.gap_s
             await asyncio.sleep(max(0.0, due - loop.time()))
-        self.transport.write(DONE)
+        # As vLLM: nothing is waited for between the last token and the end.
+        self.transport.write(LAST_TOKEN + (USAGE if asks_usage else b"") + DONE)
 
 
 async def serve(port: int, make: Callable[[], Connection]) -> None:
