@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from routing.bodies import Raw, gather
 from routing.exchange import Exchange
 from routing.http1 import Headers, unframed
 from routing.reply import Request
@@ -53,7 +54,7 @@ class DirectReply:
         self._protocol = protocol
         self._transport: asyncio.Transport = protocol.transport
         self._request = request
-        self._parts: list[bytes] = []
+        self._parts: list[Raw] = []
         self._size = 0
         self._chunked = False
         self._begun = False
@@ -64,8 +65,8 @@ class DirectReply:
     def add_body(self, body: bytes) -> None:
         if self._begun:
             return
-        self._parts.append(body)
         self._size += len(body)
+        gather(self._parts, body, self._size)
         if self._size > self._protocol.router.max_body_bytes:
             self.refuse_body()
 

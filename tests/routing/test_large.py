@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from routing import large
-from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, Unread, prefill_body, why_not_split
+from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, Raw, Unread, gather, prefill_body, why_not_split
 from routing.exchange import Exchange
 from routing.large import in_steps, read_large, read_object
 from routing.leg import joined
@@ -40,6 +40,15 @@ async def test_large_values_stay_the_bytes_they_are() -> None:
 async def test_large_prompts_are_split_where_small_ones_are(prompt: object, splits: bool) -> None:
     body = (await read_large(json.dumps({"prompt": prompt}).encode())).body
     assert (why_not_split("/v1/completions", body) is None) is splits
+
+
+@pytest.mark.parametrize("part", [1000, LARGE_BYTES - 1, LARGE_BYTES + 1, 10 * LARGE_BYTES])
+def test_a_body_that_comes_in_parts_is_gathered_whole(part: int) -> None:
+    body = bytes(range(256)) * (LARGE_BYTES // 100)
+    parts: list[Raw] = []
+    for at in range(0, len(body), part):
+        gather(parts, body[at : at + part], min(at + part, len(body)))
+    assert (len(parts), parts[0]) == (1, body)
 
 
 async def test_a_body_that_has_grown_is_read_and_split_as_any_other() -> None:
