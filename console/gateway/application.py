@@ -11,7 +11,9 @@ from console.gateway.services import Services
 from console.slots import Receive, Scope, Send
 from routing.app import is_ours
 
-OWN_PATHS = ("/healthz", "/metrics")
+HEALTH = ("/healthz", "/health")
+"""The second is where clients made for engines ask."""
+OWN_PATHS = (*HEALTH, "/metrics")
 
 
 def is_routers(path: str) -> bool:
@@ -20,7 +22,7 @@ def is_routers(path: str) -> bool:
 
 
 class RouterApplication:
-    """`/healthz` says that the event loop lives, and no more."""
+    """`/healthz` and `/health` say that the event loop lives, and no more."""
 
     def __init__(self, services: Services | None = None) -> None:
         self.services = services or Services()
@@ -39,7 +41,7 @@ class RouterApplication:
         path = scope["path"]
         if is_ours(path):
             await self.router(scope, receive, send)
-        elif path == "/healthz":
+        elif path in HEALTH:
             await _answer(send, 200, {"status": "ok"})
         elif path == "/metrics":
             await self._metrics(scope, send)

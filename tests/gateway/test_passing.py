@@ -33,7 +33,9 @@ def test_the_path_is_read_from_a_requests_first_bytes(start: bytes, path: str | 
     assert path_of(start) == path
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/nothing", "/tokenize", "/tokenize/", "/healthz", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/nothing", "/tokenize", "/tokenize/", "/healthz", "/health", "/metrics"]
+)
 def test_the_routers_paths_stay_with_the_router(path: str) -> None:
     assert is_routers(path)
 

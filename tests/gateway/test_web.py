@@ -26,8 +26,9 @@ def web(valkey: "redis.Redis", transactional_db: None) -> Iterator[RunningWeb]:
         yield running
 
 
-def test_healthz_answers_anybody(web: RunningWeb) -> None:
-    answer = web.client.get("/healthz")
+@pytest.mark.parametrize("path", ["/healthz", "/health"])
+def test_anybody_may_ask_whether_it_lives(web: RunningWeb, path: str) -> None:
+    answer = web.client.get(path)
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
