@@ -93,7 +93,7 @@ class Yard(RunningDemo):
         return next(process for process in processes if process.name().startswith("VLLM::EngineCor"))
 
     def load(self) -> MixedLoad:
-        return MixedLoad(self.url, self.demo["model"], self.demo["inference_key"], SMALL, clients=2, rest_s=1.0)
+        return MixedLoad(self.url, self.demo["model"], self.demo["inference_key"], SMALL, clients=2, rest_s=2.0)
 
     @contextmanager
     def plain_share(self, percent: float) -> Iterator[None]:
