@@ -123,6 +123,9 @@ class PagesProcess:
         self.figures = {}
         self._channel = None
 
+    def returned(self, descriptor: int, first_bytes: bytes) -> None:
+        self.pass_on(descriptor, first_bytes)
+
     def _let_go(self, ours: socket.socket) -> None:
         if self._channel is not None:
             self._channel.close()

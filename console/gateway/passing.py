@@ -22,8 +22,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 LONGEST_LINE_BYTES = 64 * 1024
 """Of a request; beyond it the parser says what is wrong."""
 PART_BYTES = 32 * 1024
-MORE, LAST, WORD = b"+", b".", b"!"
-"""The first byte of a message: a part of a connection's bytes, the last part, or a word between the processes."""
+MORE, LAST, TAKEN, WORD = b"+", b".", b"=", b"!"
+"""The first byte of a message: a part of a connection's bytes, the last part, the receipt for it, or a word between the
+processes."""
 
 
 def path_of(start: bytes) -> str | None:
@@ -56,6 +57,9 @@ class Receiver(Protocol):
     def closed(self) -> None:
         """The other process is gone. Called once."""
 
+    def returned(self, descriptor: int, first_bytes: bytes) -> None:
+        """A connection that the other process never took, after `closed`. To be passed on anew, or closed."""
+
 
 class Channel:
     """One end of the way between the two processes: a connected pair of `AF_UNIX`, `SOCK_SEQPACKET` sockets."""
@@ -64,12 +68,15 @@ class Channel:
         end.setblocking(False)
         self._end, self._receiver = end, receiver
         self._waiting: deque[tuple[bytes, int | None]] = deque()
+        self._on_their_way: deque[tuple[int, bytes]] = deque()
+        """Without a receipt: a process that dies with connections in front of it loses none of them."""
         self._coming: tuple[int, list[bytes]] | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(end.fileno(), self._readable)
 
     def pass_on(self, descriptor: int, data: bytes) -> None:
-        """Takes `descriptor` over."""
+        """Takes `descriptor` over; it is closed when the other process has the connection."""
+        self._on_their_way.append((descriptor, data))
         parts = [data[at : at + PART_BYTES] for at in range(0, max(1, len(data)), PART_BYTES)]
         for number, part in enumerate(parts, 1):
             kind = LAST if number == len(parts) else MORE
@@ -86,11 +93,11 @@ class Channel:
         self._loop.remove_reader(self._end.fileno())
         self._loop.remove_writer(self._end.fileno())
         self._end.close()
-        for _, descriptor in self._waiting:
-            if descriptor is not None:
-                os.close(descriptor)
         self._waiting.clear()
         self._receiver.closed()
+        returned, self._on_their_way = self._on_their_way, deque()
+        for descriptor, data in returned:
+            self._receiver.returned(descriptor, data)
 
     def _flush(self) -> None:
         while self._waiting and self._end.fileno() >= 0:
@@ -104,8 +111,6 @@ class Channel:
                 self.close()
                 return
             self._waiting.popleft()
-            if descriptor is not None:
-                os.close(descriptor)
         if self._end.fileno() >= 0:
             self._loop.remove_writer(self._end.fileno())
 
@@ -118,6 +123,8 @@ class Channel:
             message, descriptors = b"", []
         if not message:
             self.close()
+        elif message[:1] == TAKEN:
+            os.close(self._on_their_way.popleft()[0])
         elif message[:1] == WORD:
             self._receiver.word(orjson.loads(message[1:]))
         else:
@@ -126,13 +133,16 @@ class Channel:
     def _part(self, message: bytes, descriptors: list[int]) -> None:
         if descriptors:
             self._coming = (descriptors[0], [])
-        if self._coming is None:
-            return  # Its socket did not arrive: this process has no descriptor free. The client sees an end.
-        descriptor, parts = self._coming
-        parts.append(message[1:])
-        if message[:1] == LAST:
-            self._coming = None
-            self._receiver.connection(socket.socket(fileno=descriptor), b"".join(parts))
+        if self._coming is not None:
+            self._coming[1].append(message[1:])
+        if message[:1] != LAST:
+            return
+        coming, self._coming = self._coming, None
+        self._waiting.append((TAKEN, None))
+        self._flush()
+        # Without its socket this process had no descriptor free. The client sees an end.
+        if coming is not None:
+            self._receiver.connection(socket.socket(fileno=coming[0]), b"".join(coming[1]))
 
 
 class Passing(HttpToolsProtocol):

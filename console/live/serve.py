@@ -78,6 +78,9 @@ class PagesServer(uvicorn.Server):
     def closed(self) -> None:
         self.should_exit = True
 
+    def returned(self, descriptor: int, first_bytes: bytes) -> None:
+        os.close(descriptor)
+
 
 def give_way() -> None:
     with contextlib.suppress(OSError):

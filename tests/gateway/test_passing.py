@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -52,6 +52,7 @@ class Desk:
         self.came: asyncio.Queue[tuple[socket.socket, bytes]] = asyncio.Queue()
         self.words: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.gone = asyncio.Event()
+        self.back: list[tuple[int, bytes]] = []
 
     def connection(self, client: socket.socket, first_bytes: bytes) -> None:
         self.came.put_nowait((client, first_bytes))
@@ -61,6 +62,9 @@ class Desk:
 
     def closed(self) -> None:
         self.gone.set()
+
+    def returned(self, descriptor: int, first_bytes: bytes) -> None:
+        self.back.append((descriptor, first_bytes))
 
 
 class Ends:
@@ -94,8 +98,7 @@ async def test_a_connection_goes_over_with_what_was_read(ends: Ends, client: tup
         assert first_bytes == b"GET / HTTP/1.1\r\n"
         taken.sendall(b"answer")
         assert near.recv(100) == b"answer"
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
+    await until(lambda: not is_open(descriptor))
 
 
 async def test_many_bytes_arrive_whole_and_in_order(ends: Ends) -> None:
@@ -116,6 +119,34 @@ async def test_words_go_both_ways(ends: Ends) -> None:
     ends.other.say({"viewers": 4})
     assert await asyncio.wait_for(ends.other_desk.words.get(), 10) == {"viewers": 3}
     assert await asyncio.wait_for(ends.desk.words.get(), 10) == {"viewers": 4}
+
+
+async def test_what_nobody_took_comes_back_when_the_other_process_dies(client: tuple[socket.socket, int]) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    desk = Desk()
+    channel = Channel(ours, desk)
+    near, descriptor = client
+    channel.pass_on(descriptor, b"GET / HTTP/1.1\r\n\r\n")
+    theirs.close()
+    await asyncio.wait_for(desk.gone.wait(), 10)
+    assert desk.back == [(descriptor, b"GET / HTTP/1.1\r\n\r\n")]
+    with socket.socket(fileno=descriptor) as kept:
+        kept.sendall(b"later")
+        assert near.recv(10) == b"later"
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 (a file descriptor tells nobody that it was closed)
+            await asyncio.sleep(0.01)
 
 
 async def test_the_end_of_one_process_is_told_to_the_other(ends: Ends, client: tuple[socket.socket, int]) -> None:
