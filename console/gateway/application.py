@@ -24,8 +24,8 @@ def is_routers(path: str) -> bool:
 class RouterApplication:
     """`/healthz` and `/health` say that the event loop lives, and no more."""
 
-    def __init__(self, services: Services | None = None) -> None:
-        self.services = services or Services()
+    def __init__(self) -> None:
+        self.services = Services()
         self.router = self.services.router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
