@@ -58,6 +58,7 @@ test-real-engine: install real-engine
 
 compile: install-python
 	@$(RUN) tools/compile-router
+	@echo "The router's hot path is machine code from its next start on."
 
 bench: install compile
 	@tools/once out/bench-venv/.requirements.sha256 tests/benchmark/requirements.txt -- \

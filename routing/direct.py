@@ -108,7 +108,7 @@ class DirectReply:
         self._write_soon(lines)
 
     def write(self, data: bytes) -> None:
-        if data:
+        if data and self._request.method != "HEAD":
             self._write_soon((b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,))
 
     def _write_soon(self, parts: Iterable[bytes]) -> None:

@@ -46,8 +46,7 @@ class RouterApplication:
         elif path == "/metrics":
             await self._metrics(scope, send)
         else:
-            message = "Ask for pages on a connection of their own: this one has a request of the router before it."
-            await _refuse(send, 421, "misdirected", message)
+            await misdirected(send)
 
     async def _metrics(self, scope: Scope, send: Send) -> None:
         authorization = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
@@ -69,6 +68,12 @@ class RouterApplication:
         await receive()
         await self.services.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+async def misdirected(send: Send) -> None:
+    """A connection goes over between requests. One that was sent before the answer to the last cannot."""
+    message = "Do not pipeline pages and requests to the router: wait for the answer before, or use two connections."
+    await _refuse(send, 421, "misdirected", message)
 
 
 async def _refuse(send: Send, status: int, code: str, message: str) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ STARTS_WITHIN_S = 20.0
 """A connection that came meanwhile is kept so long, then told to come back."""
 MAX_KEPT = 500
 ENDS_WITHIN_S = 3.0
+SILENT_LIMIT_S = 60.0
+"""It says a word every second. One that hangs is killed, and what it did not take goes to the next."""
 _WORDS = b"The pages are not there yet. Try again in a moment.\n"
 COME_BACK = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 2\r\n"
@@ -43,6 +46,8 @@ class PagesProcess:
         self._channel: Channel | None = None
         self._kept: deque[tuple[int, bytes, asyncio.TimerHandle]] = deque()
         self._ends = False
+        self._ends_at = 0.0
+        self._word_at = 0.0
 
     @property
     def is_ready(self) -> bool:
@@ -50,10 +55,11 @@ class PagesProcess:
 
     def pass_on(self, descriptor: int, data: bytes) -> None:
         """Takes `descriptor` over. While the process starts, connections wait for it."""
-        if self._channel is not None and self.is_ready:
-            self._channel.pass_on(descriptor, data)
-        elif self._ends or len(self._kept) >= MAX_KEPT:
+        under_way = len(self._kept) + (self._channel.on_their_way if self._channel is not None else 0)
+        if self._ends or under_way >= MAX_KEPT:
             send_away(descriptor)
+        elif self._channel is not None and self.is_ready:
+            self._channel.pass_on(descriptor, data)
         else:
             timer = asyncio.get_running_loop().call_later(STARTS_WITHIN_S, self._give_up_oldest)
             self._kept.append((descriptor, data, timer))
@@ -66,7 +72,7 @@ class PagesProcess:
                 with theirs:
                     self._process = await start(theirs)
                 self._channel = Channel(ours, self)
-                code = await self._process.wait()
+                code = await self._watched(self._process)
             finally:
                 self._let_go(ours)
             if self.has_ended:
@@ -75,6 +81,18 @@ class PagesProcess:
             log.error("the pages' process ended with status %s and starts again", code)
             await asyncio.sleep(RESTART_AFTER_S)
 
+    async def _watched(self, process: asyncio.subprocess.Process) -> int:
+        """Its exit status, once it has ended or was killed for its silence."""
+        self._word_at = time.monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(SILENT_LIMIT_S / 10):
+                    return await process.wait()
+            except TimeoutError:
+                if time.monotonic() - self._word_at > SILENT_LIMIT_S and not self._ends:
+                    log.error("the pages' process has said nothing for %g s and is killed", SILENT_LIMIT_S)
+                    process.kill()
+
     @property
     def has_ended(self) -> bool:
         """For good: `terminate` was called."""
@@ -82,6 +100,8 @@ class PagesProcess:
 
     def terminate(self) -> None:
         """It closes its sockets and ends; connections for it are sent away from now on."""
+        if not self._ends:
+            self._ends_at = time.monotonic()
         self._ends = True
         while self._kept:
             self._give_up_oldest()
@@ -96,7 +116,7 @@ class PagesProcess:
         if process is None:
             return
         try:
-            async with asyncio.timeout(ENDS_WITHIN_S):
+            async with asyncio.timeout(max(0.1, self._ends_at + ENDS_WITHIN_S - time.monotonic())):
                 await process.wait()
         except TimeoutError:
             log.error("the pages' process did not end within %g s and is killed", ENDS_WITHIN_S)
@@ -114,6 +134,7 @@ class PagesProcess:
 
     def word(self, word: dict[str, Any]) -> None:
         self.figures = word
+        self._word_at = time.monotonic()
         while self._kept and self._channel is not None:
             descriptor, data, timer = self._kept.popleft()
             timer.cancel()

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 LONGEST_LINE_BYTES = 64 * 1024
 """Of a request; beyond it the parser says what is wrong."""
 PART_BYTES = 32 * 1024
+LOOK_AGAIN_S = 0.02
 MORE, LAST, TAKEN, WORD = b"+", b".", b"=", b"!"
 """The first byte of a message: a part of a connection's bytes, the last part, the receipt for it, or a word between the
 processes."""
@@ -82,6 +83,11 @@ class Channel:
             kind = LAST if number == len(parts) else MORE
             self._waiting.append((kind + part, descriptor if number == 1 else None))
         self._flush()
+
+    @property
+    def on_their_way(self) -> int:
+        """Connections without a receipt."""
+        return len(self._on_their_way)
 
     def say(self, word: dict[str, Any]) -> None:
         self._waiting.append((WORD + orjson.dumps(word), None))
@@ -175,6 +181,7 @@ class Passing(HttpToolsProtocol):
             path = path_of(data)
             if path is None:
                 self._held = data
+                self._unset_keepalive_if_required()  # It is not idle: a request has begun.
                 return
             self._held = b""
             if path and not self.is_mine(path):
@@ -186,9 +193,15 @@ class Passing(HttpToolsProtocol):
         return not self._in_message and (self.cycle is None or self.cycle.response_complete)
 
     def _leave(self, data: bytes) -> None:
+        """Goes over once the client has taken every byte of the answers before."""
+        if self.transport.is_closing():
+            return
         self.transport.pause_reading()
-        descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
         self._unset_keepalive_if_required()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(LOOK_AGAIN_S, self._leave, data)
+            return
+        descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
         # Ends here without a word to the client: its connection lives on in the other descriptor.
         self.transport.abort()
         self.pass_on(descriptor, data)

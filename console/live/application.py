@@ -7,6 +7,7 @@ from channels.routing import URLRouter
 from django.conf import settings
 
 from console.database import Away, in_a_line
+from console.gateway.application import is_routers, misdirected
 from console.live import origin
 from console.live.consumers import TRY_AGAIN_LATER
 from console.live.services import LiveServices
@@ -26,12 +27,20 @@ class PagesApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            serve = self._static if self._static.serves(scope["path"]) else self._pages
-            await serve(scope, receive, send)
+            await self._http(scope, receive, send)
         elif scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if is_routers(path):
+            await misdirected(send)
+        elif self._static.serves(path):
+            await self._static(scope, receive, send)
+        else:
+            await self._pages(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not origin.allowed(scope["headers"]):

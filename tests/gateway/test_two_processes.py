@@ -1,5 +1,6 @@
 """`manage.py web` and the pages' process beside it, from outside: one address, whoever serves."""
 
+import asyncio
 import http.client
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 import redis
 
 from console.embedded import free_port
+from console.gateway import pages_process
 from tests.gateway.test_commands import command, console
 from tests.waiting import wait_until
 
@@ -78,6 +80,82 @@ def test_a_large_form_arrives_whole(web: Web) -> None:
     form = b"username=" + b"x" * 2_000_000
     answer = httpx.post(f"{web.url}/login/", content=form, timeout=60)
     assert answer.status_code == 403, "Django read the form and missed its CSRF token"
+
+
+def raw(web: Web, *parts: bytes) -> bytes:
+    """What comes back on one connection until the server ends it."""
+    with socket.create_connection(("127.0.0.1", web.port), timeout=60) as client:
+        for part in parts:
+            client.sendall(part)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def request(path: str, method: str = "GET", more: str = "") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{more}\r\n".encode()
+
+
+LAST = "connection: close\r\n"
+
+
+@pytest.mark.parametrize(("first", "second"), [("/login/", "/healthz"), ("/healthz", "/login/")])
+def test_pipelining_over_both_processes_is_refused_in_words(web: Web, first: str, second: str) -> None:
+    answer = raw(web, request(first) + request(second, more=LAST))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"HTTP/1.1 421" in answer
+    assert b"Do not pipeline" in answer
+
+
+def test_an_answer_to_head_has_no_body(web: Web) -> None:
+    answer = raw(web, request("/v1/models", "HEAD", LAST))
+    assert answer.endswith(b"\r\n\r\n")
+
+
+def test_no_byte_of_an_answer_is_lost_when_a_slow_reader_asks_the_other_process_next(web: Web) -> None:
+    style = "/static/vendor/tabler/css/tabler.min.css"
+    length = len(httpx.get(web.url + style, timeout=60, headers={"accept-encoding": "identity"}).content)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
+    client.settimeout(60)
+    with client:
+        client.connect(("127.0.0.1", web.port))
+        client.sendall(request(style) * 4)
+        first = client.recv(100)  # All four are answered, or on their way; most of their bytes are not read.
+        client.sendall(request("/healthz", more=LAST))
+        answers = first + b"".join(iter(lambda: client.recv(65536), b""))
+    assert answers.count(b"HTTP/1.1 200") + answers.count(b"HTTP/1.1 421") == 5
+    bodies = [part.partition(b"\r\n\r\n")[2] for part in answers.split(b"HTTP/1.1 ")[1:5]]
+    assert [len(body) for body in bodies] == [length] * 4
+
+
+async def test_pages_that_hang_are_killed_and_what_they_did_not_take_is_served(
+    valkey: "redis.Redis",
+    console: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages_process, "SILENT_LIMIT_S", 5.0)
+    monkeypatch.setenv("DATA_DIR", console)
+    pages = pages_process.PagesProcess()
+    following = asyncio.create_task(pages.follow())
+    try:
+        await ready(pages)
+        assert pages._process is not None
+        pages._process.send_signal(signal.SIGSTOP)
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        pages.pass_on(far.detach(), request("/login/", more=LAST))
+        with near:
+            answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(near, 100), 60)
+        assert answer.startswith(b"HTTP/1.1 ")
+        assert pages.restarts == 1
+    finally:
+        await pages.stop()
+        await following
+
+
+async def ready(pages: pages_process.PagesProcess) -> None:
+    async with asyncio.timeout(60):
+        while not pages.is_ready:  # noqa: ASYNC110 (its word tells nobody else)
+            await asyncio.sleep(0.05)
 
 
 def test_killed_pages_come_back_and_the_router_answers_meanwhile(web: Web) -> None:
