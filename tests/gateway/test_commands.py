@@ -92,6 +92,14 @@ def test_the_router_says_what_it_needs() -> None:
     assert "name at least one server" in ended.stderr
 
 
+def test_help_tells_the_routers_own_options() -> None:
+    asked = subprocess.run(
+        [sys.executable, "manage.py", "help", "router"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "--prefill" in asked.stdout
+
+
 def test_running_streams_do_not_hold_up_the_end_for_long(
     plain: SimulatedServer, valkey: "redis.Redis", tmp_path: Path
 ) -> None:

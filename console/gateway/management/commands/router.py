@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand
 
 from routing import command
 
@@ -16,8 +16,9 @@ class Command(BaseCommand):
         """The router reads its own command line, the same as `python -m routing`."""
         sys.exit(command.main(argv[2:]))
 
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        raise NotImplementedError("the router reads its own command line")
+    def print_help(self, prog_name: str, subcommand: str) -> None:
+        """Of `manage.py help router`."""
+        command.parse(["--help"])
 
     def handle(self, *args: Any, **options: Any) -> None:
         sys.exit(command.main(list(args)))
