@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -91,7 +92,7 @@ class PagesProcess:
             except TimeoutError:
                 if time.monotonic() - self._word_at > SILENT_LIMIT_S and not self._ends:
                     log.error("the pages' process has said nothing for %g s and is killed", SILENT_LIMIT_S)
-                    process.kill()
+                    send(process, signal.SIGKILL)
 
     @property
     def has_ended(self) -> bool:
@@ -105,9 +106,8 @@ class PagesProcess:
         self._ends = True
         while self._kept:
             self._give_up_oldest()
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+        if self._process is not None:
+            send(self._process, signal.SIGTERM)
 
     async def stop(self) -> None:
         """Returns when it has ended."""
@@ -120,8 +120,7 @@ class PagesProcess:
                 await process.wait()
         except TimeoutError:
             log.error("the pages' process did not end within %g s and is killed", ENDS_WITHIN_S)
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            send(process, signal.SIGKILL)
             await process.wait()
 
     # Receiver
@@ -163,6 +162,13 @@ async def start(end: socket.socket) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable, str(MANAGE), "pages", "--channel", str(number), pass_fds=(number,), env=os.environ.copy()
     )
+
+
+def send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Harmless when it has ended, even in this moment."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
 
 
 def send_away(descriptor: int) -> None:
