@@ -38,23 +38,23 @@ lint: install-python
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 
-# Three runs, whatever becomes of the first: what shares nothing runs on two cores; what starts whole demos has the
+# Three runs, whatever becomes of the others: what shares nothing runs on two cores; what starts whole demos has the
 # machine to itself; the router's tests once more with its hot path compiled.
 test: install test-tools
 	@failed=0; \
-	SWITCHYARD_PLAIN_PYTHON=1 tools/run-tests $(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
-	tools/run-tests $(RUN) -m pytest -m "browser or whole_demo" $(TESTS) || failed=1; \
+	SWITCHYARD_PLAIN_PYTHON=1 $(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
+	$(RUN) -m pytest -m "browser or whole_demo" $(TESTS) || failed=1; \
 	$(MAKE) --no-print-directory test-compiled || failed=1; \
 	exit $$failed
 
 test-compiled: compile
-	tools/run-tests $(RUN) -m pytest -n 2 --dist loadfile tests/routing tests/gateway
+	$(RUN) -m pytest -n 2 --dist loadfile tests/routing tests/gateway
 
 real-engine:
 	@real-engine/setup.sh
 
 test-real-engine: install real-engine
-	tools/run-tests $(RUN) -m pytest -m real_engine $(TESTS)
+	$(RUN) -m pytest -m real_engine $(TESTS)
 
 compile: install-python
 	@$(RUN) tools/compile-router
