@@ -185,6 +185,11 @@ class Attempt:
         )
         try:
             error = await relay.ended
+        except asyncio.CancelledError:
+            # Some clients leave at the end marker, before the last bytes of the transfer: they have all of the answer.
+            if not (self._job.client_left() and scanner.is_complete):
+                raise
+            error = None
         finally:
             relay.stop()
             self._take_usage(scanner.usage)

@@ -78,6 +78,29 @@ async def test_leaving_mid_stream_stops_decode(face: Face) -> None:
 
 
 @both_faces
+async def test_leaving_at_the_end_marker_is_a_complete_answer(face: Face) -> None:
+    """As guidellm does: nothing that follows the marker is for a client, the end of the transfer included."""
+
+    async def told_but_not_over(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        await wire.event(chat_chunk({"content": "x"}))
+        await wire.event(chat_chunk({"content": "y"}, "stop"))
+        await wire.chunk(b"data: [DONE]\n\n")
+        await wire.closed_by_router()
+
+    async with site({"P1": prefills, "D1": told_but_not_over}, face=face) as place:
+        async with Client(place.port) as client:
+            await client.chat(stream=True)
+            await client.head()
+            while b"[DONE]" not in await client.chunk():
+                pass
+        await until(lambda: place["D1"].open == 0, timeout_s=1.0)
+        record = await place.record()
+        assert (record.outcome, record.error, record.completion_tokens) == ("ok", "", 2)
+        assert place.nothing_is_held()
+
+
+@both_faces
 async def test_a_handoff_that_no_server_saw_is_delivered_and_ended_there(face: Face) -> None:
     """The client leaves while the prefill server answers: decode fetches the cache for one token, which frees it."""
     half_answered, client_gone = asyncio.Event(), asyncio.Event()
