@@ -25,6 +25,7 @@ from routing.paths import is_ours
 from routing.record import Observer, Record
 from routing.release import release
 from routing.reply import Request
+from routing.shared import Seat
 from routing.table import EMPTY, Deployment, Server, Table
 from routing.turnstile import Turnstile
 
@@ -59,14 +60,17 @@ class Router:
         *,
         max_body_bytes: int = MAX_BODY_BYTES,
         metrics: RouterMetrics | None = None,
+        seat: Seat | None = None,
     ) -> None:
+        """`seat`: where it shares counts and memories with other workers of the same router."""
         self.table = EMPTY
         self.max_body_bytes = max_body_bytes
         self.metrics = metrics or RouterMetrics()
         self.budget = Budget()
-        self.responses = Memory()
+        self.responses = Memory() if seat is None else seat.responses
         """Which server made which stored response."""
         self._observer = observer
+        self._seat = seat
         self._backends: dict[str, Backend] = {}
         self.layouts: Mapping[str, Layout] = {}
         """By deployment name; replaced with the table, so that a request keeps those it began with."""
@@ -88,7 +92,8 @@ class Router:
         for deployment in table.deployments.values():
             for server in deployment.servers:
                 limit = deployment.policy.max_connections_per_server
-                self._backends[server.id] = _backend(before.get(server.id), server, limit)
+                load = None if self._seat is None else self._seat.loads.get(server.id)
+                self._backends[server.id] = _backend(before.get(server.id), server, limit, load)
         for server_id, backend in before.items():
             if self._backends.get(server_id) is not backend:
                 backend.pool.retire()
@@ -102,6 +107,8 @@ class Router:
         old = self.layouts.get(deployment.name)
         if old is not None:
             layout.sessions, layout.prefixes = old.sessions, old.prefixes
+        elif self._seat is not None:
+            layout.sessions, layout.prefixes = self._seat.sessions, self._seat.prefixes
         return layout
 
     async def wait_for(self, ask: Ask) -> Choice:
@@ -143,7 +150,7 @@ class Router:
         return tuple(self._active)
 
     def loads(self) -> dict[str, Load]:
-        """By server id."""
+        """By server id; what this process has there."""
         return {server_id: backend.load for server_id, backend in self._backends.items()}
 
     def circuits(self) -> dict[str, CircuitView]:
@@ -280,10 +287,10 @@ class Router:
                 return
 
 
-def _backend(old: Backend | None, server: Server, limit: int) -> Backend:
+def _backend(old: Backend | None, server: Server, limit: int, load: Load | None) -> Backend:
     """The one that is known already, unless the server was started anew since."""
     if old is None or (old.server.generation, old.server.url) != (server.generation, server.url):
-        return Backend(server, limit)
+        return Backend(server, limit, load)
     old.server = server
     old.pool.name, old.pool.limit = server.name, limit
     return old

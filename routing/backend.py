@@ -15,10 +15,10 @@ class Backend:
 
     __slots__ = ("circuit", "load", "pool", "sample", "server")
 
-    def __init__(self, server: Server, connections: int) -> None:
+    def __init__(self, server: Server, connections: int, load: Load | None = None) -> None:
         self.server = server
         self.pool = Pool(server.name, server.url, connections)
-        self.load = Load()
+        self.load = Load() if load is None else load
         self.circuit = Circuit()
         self.sample: Sample | None = None
 
@@ -36,7 +36,7 @@ class Backend:
 
     @property
     def is_full(self) -> bool:
-        return self.load.inflight >= self.pool.limit
+        return self.load.all_inflight >= self.pool.limit
 
     def is_silent(self, now: float) -> bool:
         if not self.pool.in_use:
@@ -50,7 +50,8 @@ class Backend:
 
     def prefill_cost(self, now: float) -> float:
         """Prompt tokens that a new request would wait for; a request counts a little even when it is short."""
-        return self.load.prompt_tokens + 16 * self.load.inflight + 16 * self.load.handoffs
+        load = self.load
+        return load.all_prompt_tokens + 16 * load.all_inflight + 16 * load.all_handoffs
 
     def decode_cost(self, now: float) -> float:
-        return float(self.load.inflight)
+        return float(self.load.all_inflight)

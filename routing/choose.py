@@ -132,7 +132,7 @@ class Chooser:
     def _short(self) -> Choice | None:
         server = self._best(self._layout.decode, Backend.decode_cost)
         gate = self._layout.policy.busy_decode_streams
-        if server is None or (gate is not None and server.load.streams > gate):
+        if server is None or (gate is not None and server.load.all_streams > gate):
             return None
         return Choice("short prompt", "short prompt", server)
 
@@ -232,7 +232,7 @@ class Chooser:
     def _decode_cost(self, backend: Backend, now: float) -> float:
         """Streams, weighed up to threefold by a full KV cache. A server of unknown KV use is taken as half full."""
         usage = backend.kv_usage(now)
-        return (backend.load.inflight + 1) * (1 + 2 * (0.5 if usage is None else usage) ** 2)
+        return (backend.load.all_inflight + 1) * (1 + 2 * (0.5 if usage is None else usage) ** 2)
 
     # In words
 

@@ -16,7 +16,7 @@ async def release(handoff: Handoff, job: Job, layout: Layout) -> bool:
     partners = [backend for backend in layout.partners.get(handoff.prefill.id, ()) if backend.is_usable(now)]
     if not partners:
         return False
-    decode = min(partners, key=lambda backend: backend.load.inflight)
+    decode = min(partners, key=lambda backend: backend.load.all_inflight)
     path, lease_s = job.ask.request.path, handoff.prefill.server.kv_lease_s
     body = job.decode_body.to_release(path, handoff.params)
     headers = [(b"content-type", b"application/json"), (b"x-request-id", f"{job.record.request_id}-r".encode())]
