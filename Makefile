@@ -10,6 +10,7 @@
 
 PYTHON ?= $(shell tools/find-python)
 VENV := .venv
+ENGINE_HOME := $(or $(REAL_ENGINE_HOME),$(HOME)/.cache/real-engine)
 RUN := $(VENV)/bin/python
 TESTS ?= tests
 .DEFAULT_GOAL := help
@@ -54,6 +55,8 @@ real-engine:
 	@real-engine/setup.sh
 
 test-real-engine: install real-engine
+	@tools/once $(ENGINE_HOME)/guidellm/.requirements.sha256 tests/real_engine/guidellm-requirements.txt -- \
+		tools/install-guidellm "$(ENGINE_HOME)" "$(ENGINE_HOME)/guidellm"
 	$(RUN) -m pytest -m real_engine $(TESTS)
 
 compile: install-python

@@ -1,50 +1,111 @@
-"""The engine's own benchmark client works through the router unmodified."""
+"""The benchmark clients that engines are measured with work through the router unmodified.
+
+They need the real engine's environment; behind the router are a simulated prefill and a simulated decode server.
+"""
 
 import asyncio
 import json
 import os
 import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from console.demo.plans import real_engine_home
 from console.embedded import free_port
 from tests.routing.scripted import ask
 from tests.simulator.harness import NAME, SimulatedServer
 
 ROOT = Path(__file__).parents[2]
-ENGINE = Path(os.environ.get("REAL_ENGINE_HOME", Path.home() / ".cache" / "real-engine"))
+ENGINE = real_engine_home()
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+SMALL = {"GUIDELLM__MAX_WORKER_PROCESSES": "1"}
+REQUESTS, TOKENS = 8, 16
+both_formats = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 
 pytestmark = pytest.mark.real_engine
 
 
-@pytest.mark.parametrize(("backend", "path"), [("openai-chat", "/v1/chat/completions"), ("openai", "/v1/completions")])
-async def test_the_engines_benchmark_client_succeeds_with_every_request(
-    backend: str, path: str, tmp_path: Path
-) -> None:
-    async with SimulatedServer("prefill") as prefill, SimulatedServer("decode") as decode:
-        port = free_port()
-        router = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "routing",
-            "--port",
-            str(port),
-            "--prefill",
-            prefill.url,
-            "--decode",
-            decode.url,
-            cwd=ROOT,
-        )
-        try:
-            await model_is_listed(port)
-            await benchmark(port, backend, path, tmp_path)
-        finally:
-            router.terminate()
-            await router.wait()
+@pytest.fixture
+async def decode() -> AsyncIterator[SimulatedServer]:
+    async with SimulatedServer("decode") as server:
+        yield server
+
+
+@pytest.fixture
+async def port(decode: SimulatedServer) -> AsyncIterator[int]:
+    """Of a router, alone, in front of a prefill and a decode server."""
+    async with SimulatedServer("prefill") as prefill, router(prefill.url, decode.url) as port:
+        yield port
+
+
+@both_formats
+async def test_the_engines_benchmark_client_succeeds_with_every_request(path: str, port: int, tmp_path: Path) -> None:
+    backend = "openai-chat" if "chat" in path else "openai"
+    words = f"bench serve --backend {backend} --base-url http://127.0.0.1:{port} --endpoint {path} --model {NAME}"
+    words += f" --tokenizer {ENGINE}/tiny-model --dataset-name random --random-input-len 64"
+    words += f" --random-output-len {TOKENS} --num-prompts {REQUESTS} --max-concurrency 2 --ignore-eos --save-result"
+    words += f" --result-dir {tmp_path} --result-filename result.json"
+    await run(ENGINE / "bin" / "vllm", words.split(), tmp_path)
     result = json.loads((tmp_path / "result.json").read_text())
-    assert (result["completed"], result.get("failed", 0)) == (8, 0)
-    assert result["total_output_tokens"] == 8 * 16
+    assert (result["completed"], result.get("failed", 0)) == (REQUESTS, 0)
+    assert result["total_output_tokens"] == REQUESTS * TOKENS
+    assert await split(port) == {"ok": REQUESTS}
+
+
+@both_formats
+async def test_guidellm_sees_every_token_of_every_request_streamed(
+    path: str, port: int, decode: SimulatedServer, tmp_path: Path
+) -> None:
+    report = await guidellm(path, port, tmp_path)
+    assert report["scheduler_metrics"]["requests_made"] == {
+        "successful": REQUESTS,
+        "errored": 0,
+        "incomplete": 0,
+        "total": REQUESTS,
+    }
+    for request in report["requests"]["successful"]:
+        assert request["output_tokens"] == request["info"]["timings"]["token_iterations"] == TOKENS
+        assert request["prompt_tokens"] > 0
+        assert 0 < request["time_to_first_token_ms"] < request["request_latency"] * 1e3
+        assert request["inter_token_latency_ms"] > 0
+    assert await split(port) == {"ok": REQUESTS}
+    assert decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer") > 0
+
+
+async def guidellm(path: str, port: int, folder: Path) -> dict[str, Any]:
+    """Its report of one run with prompts that it makes up, counted with the tiny model's tokenizer."""
+    options = {
+        "--backend": f"kind=openai_http,target=http://127.0.0.1:{port},model={NAME},request_format={path}",
+        "--profile": "kind=concurrent,streams=2",
+        "--constraint": f"kind=max_requests,count={REQUESTS}",
+        "--tokenizer": f"kind=huggingface_auto,model={ENGINE}/tiny-model",
+        "--data": f"kind=synthetic_text,prompt_tokens=64,output_tokens={TOKENS}",
+        "--data-loader": f"kind=pytorch,prefetch_factor={REQUESTS}",
+        "--output": f"kind=json,path={folder}/report.json",
+    }
+    words = [word for option in options.items() for word in option]
+    await run(ENGINE / "guidellm" / "bin" / "guidellm", ["run", "--disable-console", *words], folder)
+    [report] = json.loads((folder / "report.json").read_text())["benchmarks"]
+    found: dict[str, Any] = report
+    return found
+
+
+@asynccontextmanager
+async def router(prefill: str, decode: str) -> AsyncIterator[int]:
+    port = free_port()
+    words = ["-m", "routing", "--port", str(port), "--prefill", prefill, "--decode", decode]
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT)
+    try:
+        await model_is_listed(port)
+        yield port
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 async def model_is_listed(port: int) -> None:
@@ -58,18 +119,30 @@ async def model_is_listed(port: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def benchmark(port: int, backend: str, path: str, folder: Path) -> None:
-    words = f"bench serve --backend {backend} --base-url http://127.0.0.1:{port} --endpoint {path} --model {NAME}"
-    words += f" --tokenizer {ENGINE}/tiny-model --dataset-name random --random-input-len 64 --random-output-len 16"
-    words += f" --num-prompts 8 --max-concurrency 2 --ignore-eos --save-result --result-dir {folder}"
-    words += " --result-filename result.json"
+async def run(program: Path, words: Sequence[str], home: Path) -> None:
+    """With nothing that an earlier run may have left, and no way to a model hub."""
     process = await asyncio.create_subprocess_exec(
-        ENGINE / "bin" / "vllm",
-        *words.split(),
+        program,
+        *words,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+        env={**os.environ, **OFFLINE, **SMALL, "HF_HOME": str(home / "hub")},
     )
-    async with asyncio.timeout(180):
-        output, _ = await process.communicate()
+    try:
+        async with asyncio.timeout(180):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
     assert process.returncode == 0, output.decode()[-2000:]
+
+
+async def split(port: int) -> dict[str, int]:
+    """How many requests the router finished by the split route, by outcome."""
+    families = text_string_to_metric_families((await ask(port, "GET", "/metrics")).body.decode())
+    return {
+        sample.labels["outcome"]: int(sample.value)
+        for family in families
+        for sample in family.samples
+        if sample.name == "switchyard_router_requests_total" and sample.labels["route"] == "split"
+    }
