@@ -5,6 +5,11 @@ import os
 import sys
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["router"]:
+        # Needs nothing of Django, which would take more memory than the router itself.
+        from routing.command import main
+
+        sys.exit(main(sys.argv[2:]))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
     from django.core.management import execute_from_command_line
 

@@ -1,4 +1,8 @@
-"""The router alone: `python -m routing --prefill URL --decode URL --port N`. No database, no broker."""
+"""The router alone: `python -m routing --prefill URL --decode URL --port N`. No database, no broker.
+
+With `--workers N` it is N processes on one port. Circuits, the retry budget and idle connections are each worker's own;
+limits, loads, sessions, prompts and stored responses are those of all.
+"""
 
 import argparse
 import asyncio
@@ -6,6 +10,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -14,28 +19,42 @@ import uvicorn
 
 from routing.app import Message, Receive, Router, Scope, Send
 from routing.backend import Backend
+from routing.colleagues import Colleagues
+from routing.listening import CannotListen, Port
 from routing.models import fetch_cards
+from routing.summed import pack, render
 from routing.table import Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 from routing.tuning import tune_process
 from routing.uvicorn_protocol import protocol_for
+from routing.workers import DEFAULT_WORKERS, Parent, Place, WorkerServer
 
 logger = logging.getLogger(__name__)
 RETRY_CARDS_S = 1.0
 HEALTH = ("/healthz", "/health")
 """The second as an engine names it: clients made for engines ask there first."""
 MIB = 2**20
+MOST_WORKERS = 256
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
-    app = Alone(args)
+    if args.workers == 1:
+        serve(args)
+        return 0
+    return serve_together(args)
+
+
+def serve(args: argparse.Namespace, place: Place | None = None) -> None:
+    """Returns, or ends with the signal, when it was asked to end. `place`: as one of several workers."""
+    app = Alone(args, place)
     tune_process()
     config = uvicorn.Config(
         app,
         host=args.host,
         port=args.port,
         http=protocol_for(app.router),
+        ws="none",
         log_level=args.log_level,
         access_log=False,
         lifespan="on",
@@ -43,8 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         date_header=False,
         timeout_graceful_shutdown=args.shutdown_timeout,
     )
-    uvicorn.Server(config).run()
-    return 0
+    if place is None:
+        uvicorn.Server(config).run()
+    else:
+        WorkerServer(config, place).run(sockets=place.sockets)
+
+
+def serve_together(args: argparse.Namespace) -> int:
+    servers = servers_of(args)
+    try:
+        port = Port(args.host, args.port)
+    except CannotListen as error:
+        raise SystemExit(str(error)) from error
+    tune_process()
+    parent = Parent(args.workers, [server.id for server in servers], port, partial(serve, args), args.shutdown_timeout)
+    logger.info("listening on http://%s:%d with %d workers", args.host, port.number, args.workers)
+    return parent.run()
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -56,6 +89,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model", help="the name that clients send; asked of the servers when not given")
+    parser.add_argument(
+        "--workers",
+        type=_count,
+        default=DEFAULT_WORKERS,
+        metavar="N",
+        help="processes that share the work; 2, or 1 where only one core is usable, unless given",
+    )
     parser.add_argument("--api-key", action="append", default=[], help="a key that clients must send; repeatable")
     parser.add_argument("--server-api-key", help="the key that the servers ask for")
     parser.add_argument("--policy", action="append", default=[], metavar="NAME=VALUE", help=_policy_help())
@@ -70,6 +110,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     return args
+
+
+def _count(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_WORKERS:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text}: a whole number from 1 to {MOST_WORKERS}")
 
 
 def _policy_help() -> str:
@@ -122,12 +168,13 @@ class Alone:
     """The ASGI application of a router without a console. It learns the model's name from the servers, trying until
     one answers, and each server's longest context likewise."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, place: Place | None = None) -> None:
         self._args = args
         self._servers = servers_of(args)
         self._model: str | None = args.model
         self._learning: asyncio.Task[None] | None = None
-        self.router = Router(max_body_bytes=args.max_body_mib * MIB)
+        self.router = Router(max_body_bytes=args.max_body_mib * MIB, seat=None if place is None else place.seat)
+        self._colleagues = None if place is None else Colleagues(place.number, place.inboxes, self._figures)
         self._publish()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,16 +183,30 @@ class Alone:
         elif scope["type"] == "http" and scope["path"] in HEALTH:
             await _answer(send, b"text/plain; charset=utf-8", b"ok\n")
         elif scope["type"] == "http" and scope["path"] == "/metrics":
-            await _answer(send, b"text/plain; version=0.0.4; charset=utf-8", self.router.metrics.render())
+            await _answer(send, b"text/plain; version=0.0.4; charset=utf-8", await self._metrics())
         else:
             await self.router(scope, receive, send)
+
+    def _figures(self) -> bytes:
+        return pack(self.router.metrics)
+
+    async def _metrics(self) -> bytes:
+        """Of all workers, whichever is asked."""
+        if self._colleagues is None:
+            return self.router.metrics.render()
+        others = await self._colleagues.ask()
+        return render(self._figures(), others, self._colleagues.count + 1)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self._learning = asyncio.get_running_loop().create_task(self._learn())
+        if self._colleagues is not None:
+            self._colleagues.listen()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self._learning.cancel()
+        if self._colleagues is not None:
+            self._colleagues.close()
         await self.router.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 

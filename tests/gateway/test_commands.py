@@ -114,3 +114,13 @@ def test_running_streams_do_not_hold_up_the_end_for_long(
                 answer.read()
         router.wait(timeout=30)
     assert time.monotonic() - began < 20  # the stream alone would take a minute
+
+
+def test_the_router_alone_loads_no_django() -> None:
+    program = (
+        "import runpy, sys; sys.argv = ['manage.py', 'router']\n"
+        "try:\n    runpy.run_path('manage.py', run_name='__main__')\n"
+        "except SystemExit:\n    print('django' in sys.modules, 'routing' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["False", "True"]

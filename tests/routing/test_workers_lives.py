@@ -1,0 +1,201 @@
+"""Worker processes begin, die and end together, and clients notice as little of it as can be."""
+
+import asyncio
+import signal
+import subprocess
+
+import psutil
+import pytest
+
+from console.embedded import free_port
+from tests.routing.crew import ROOT, Crew, command, crew, crew_before
+from tests.routing.scripted import Client, Seen, Wire, ask, chat_body, chat_chunk, streams, until
+
+NOBODY = ("--plain", "http://127.0.0.1:9", "--model", "m")
+
+
+class Held:
+    """A server whose streams wait after their first token until `go`."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def __call__(self, seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        await wire.event(chat_chunk({"content": "a"}))
+        await self.go.wait()
+        await wire.event(chat_chunk({"content": "b"}, "stop"))
+        await wire.end_stream()
+
+
+async def begin(client: Client) -> None:
+    """A stream that has given its first token."""
+    await client.chat(stream=True)
+    assert (await client.head())[0] == 200
+    await client.chunk()
+
+
+async def rest(client: Client) -> bytes:
+    parts = b""
+    async with asyncio.timeout(20):
+        while part := await client.chunk():
+            parts += part
+    return parts
+
+
+async def test_a_worker_that_dies_is_replaced_while_streams_of_the_others_run_on() -> None:
+    held = Held()
+    async with crew_before({"N1": held}) as (made, _):
+        lost, left = made.workers()
+        stream = await made.at(left)
+        await begin(stream)
+        psutil.Process(lost).kill()
+        await until(lambda: lost not in made.workers(), timeout_s=20)
+        await made.all_serve(2)
+        assert left in made.workers()
+        for client in await made.one_client_each():
+            await client.chat(stream=True)
+            assert (await client.head())[0] == 200
+            client.writer.close()
+        held.go.set()
+        assert b"[DONE]" in await rest(stream)
+        stream.writer.close()
+
+
+async def test_what_a_dead_worker_had_under_way_takes_no_place_any_more() -> None:
+    held = Held()
+    async with crew_before({"N1": held}, "--policy", "max_connections_per_server=2") as (made, _):
+        lost, left = made.workers()
+        full = [await made.at(lost) for _ in range(2)]
+        for client in full:
+            await begin(client)
+        other = await made.at(left)
+        await other.chat(stream=True)
+        refused = await other.answer()
+        assert (refused.status, refused.headers["retry-after"]) == (503, "2")
+        psutil.Process(lost).kill()
+        await until(lambda: lost not in made.workers(), timeout_s=20)
+        await made.all_serve(2)
+        await begin(other)
+        for client in (*full, other):
+            client.writer.close()
+
+
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+async def test_running_streams_may_end_when_the_router_is_stopped(asked: signal.Signals) -> None:
+    held = Held()
+    async with crew_before({"N1": held}) as (made, _):
+        clients = await made.one_client_each()
+        for client in clients:
+            await begin(client)
+        made.send(asked)
+        await nobody_listens(made.port)
+        held.go.set()
+        for client in clients:
+            assert b"[DONE]" in await rest(client)
+            client.writer.close()
+        assert await made.end() == 0
+
+
+async def nobody_listens(port: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                async with Client(port):
+                    await asyncio.sleep(0.02)
+            except OSError:
+                return
+
+
+async def test_a_second_signal_ends_all_at_once() -> None:
+    async with crew_before({"N1": Held()}) as (made, _):
+        workers = made.workers()
+        client = await made.at(workers[0])
+        await begin(client)
+        made.send(signal.SIGTERM)
+        await nobody_listens(made.port)
+        made.send(signal.SIGINT)
+        assert await made.end() == 128 + signal.SIGINT
+        await until(lambda: not any(map(psutil.pid_exists, workers)))
+        client.writer.close()
+
+
+async def test_no_worker_is_left_when_the_parent_is_killed() -> None:
+    held = Held()
+    async with crew_before({"N1": held}) as (made, _):
+        workers = made.workers()
+        client = await made.at(workers[0])
+        await begin(client)
+        made.send(signal.SIGKILL)
+        await nobody_listens(made.port)
+        held.go.set()
+        assert b"[DONE]" in await rest(client)
+        client.writer.close()
+        await until(lambda: not any(map(psutil.pid_exists, workers)), timeout_s=20)
+
+
+async def test_a_worker_that_is_asked_to_end_by_itself_ends_its_streams_and_is_replaced() -> None:
+    held = Held()
+    async with crew_before({"N1": held}) as (made, _):
+        worker = made.workers()[0]
+        client = await made.at(worker)
+        await begin(client)
+        psutil.Process(worker).terminate()
+        held.go.set()
+        assert b"[DONE]" in await rest(client)
+        client.writer.close()
+        await until(lambda: worker not in made.workers(), timeout_s=20)
+        await made.all_serve(2)
+
+
+def ended_soon(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_port_that_is_taken_is_named(workers: int) -> None:
+    """Also by workers of another router, which share theirs among each other."""
+    async with crew(*NOBODY) as made:
+        ended = await asyncio.to_thread(ended_soon, *command(made.port, *NOBODY, workers=workers))
+        assert ended.returncode != 0
+        assert str(made.port) in ended.stderr
+        assert (await ask(made.port, "GET", "/healthz")).status == 200
+    if workers > 1:
+        assert f"Port {made.port} of 127.0.0.1 is taken by another process" in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", "100000"])
+def test_a_wrong_number_of_workers_is_refused_in_words(count: str) -> None:
+    ended = ended_soon(*command(free_port(), *NOBODY), "--workers", count)
+    assert ended.returncode == 2
+    assert f"{count}: a whole number from 1" in ended.stderr
+
+
+def test_an_address_that_is_not_ours_is_refused_in_words() -> None:
+    ended = ended_soon(*command(free_port(), *NOBODY, "--host", "192.0.2.1"))
+    assert ended.returncode == 1
+    assert "192.0.2.1" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+async def test_port_0_takes_a_free_one_for_all_workers_and_says_which() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command(0, *NOBODY, "--log-level", "info"), cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    async with asyncio.timeout(30):
+        while b"listening on http://127.0.0.1:" not in (line := await process.stderr.readline()):
+            assert line
+        made = Crew(process, int(line.split(b"127.0.0.1:")[1].split()[0]))
+        await made.all_serve(2)
+        assert (await ask(made.port, "GET", "/healthz")).status == 200
+        process.terminate()
+        await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_one_worker_is_the_process_itself() -> None:
+    async with crew_before({"N1": streams()}, workers=1) as (made, _):
+        assert made.workers() == []
+        assert (await ask(made.port, "POST", "/v1/chat/completions", chat_body())).status == 200
