@@ -179,7 +179,7 @@ class Attempt:
             answer.reply,
             self._record,
             self._job.clock,
-            begin=lambda: self._begin(head),
+            begin=lambda: self._begin(head, scanner.response_id),
             first_token=self._first_token,
             idle_s=self._timeouts.idle_s,
         )
@@ -193,7 +193,6 @@ class Attempt:
         finally:
             relay.stop()
             self._take_usage(scanner.usage)
-            self._remember_response(scanner.response_id)
         if error is None:
             answer.end_stream()
         elif answer.committed:
@@ -203,8 +202,9 @@ class Attempt:
         else:
             raise error
 
-    def _begin(self, head: Head) -> None:
+    def _begin(self, head: Head, response_id: str | None) -> None:
         """Nothing is tried again from here: a stream may be long, and there may be thousands, so bodies are let go."""
+        self._remember_response(response_id)  # Before the client can know it and ask for it.
         self._job.answer.begin_stream(head.status, head.headers)
         head.headers = []
         self._job.ask.forget_bodies()

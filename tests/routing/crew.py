@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from console.embedded import free_port
-from tests.routing.scripted import Client, Engine, Script, ask, until
+from tests.routing.scripted import Client, Engine, Script, ask, lists, until
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 30.0
@@ -23,6 +23,7 @@ START_LIMIT_S = 30.0
 class Crew:
     process: asyncio.subprocess.Process
     port: int
+    _clients: list[Client] = field(default_factory=list)
 
     def workers(self) -> list[int]:
         """Their process ids."""
@@ -37,10 +38,11 @@ class Crew:
         return None
 
     async def at(self, worker: int) -> Client:
-        """A client that this worker serves. Connections are spread by lot, so it takes some."""
+        """A client that this worker serves, until the end. Connections are spread by lot, so it takes some."""
         async with asyncio.timeout(START_LIMIT_S):
             while True:
                 client = await Client(self.port).__aenter__()
+                self._clients.append(client)
                 await until(partial(self.worker_of, client))
                 if self.worker_of(client) == worker:
                     return client
@@ -52,6 +54,10 @@ class Crew:
     async def all_serve(self, workers: int) -> None:
         """Returns when so many listen."""
         await until(lambda: sum(map(listens, self.workers() or [self.process.pid])) == workers, START_LIMIT_S)
+
+    def close_clients(self) -> None:
+        for client in self._clients:
+            client.writer.close()
 
     def send(self, asked: signal.Signals) -> None:
         self.process.send_signal(asked)
@@ -87,6 +93,7 @@ async def crew(*args: str, workers: int = 2) -> AsyncIterator[Crew]:
         await made.all_serve(workers)
         yield made
     finally:
+        made.close_clients()
         if process.returncode is None:
             left = made.workers()
             process.kill()
@@ -107,7 +114,7 @@ async def crew_before(
     scripts: dict[str, Script], *args: str, workers: int = 2
 ) -> AsyncIterator[tuple[Crew, dict[str, Engine]]]:
     """Workers in front of scripted servers named P…, D…, N… for their roles, all of model `m`."""
-    engines = {name: Engine(script, name) for name, script in scripts.items()}
+    engines = {name: Engine(lists(script), name) for name, script in scripts.items()}
     roles = {"P": "--prefill", "D": "--decode", "N": "--plain"}
     named: list[str] = ["--model", "m"]
     for name, engine in engines.items():

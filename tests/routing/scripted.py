@@ -221,6 +221,19 @@ def streams(tokens: Sequence[str] = ("a", "b", "c"), gap_s: float = 0.0) -> Scri
     return script
 
 
+def lists(then: Script | None = None) -> Script:
+    """Answers with a model card, and else as `then` does."""
+    serve = then or streams()
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        if seen.path == "/v1/models":
+            await wire.json({"data": [{"id": "m", "object": "model", "max_model_len": 4096}]})
+        else:
+            await serve(seen, wire)
+
+    return script
+
+
 def answers(status: int, body: object, headers: Mapping[str, str] | None = None) -> Script:
     async def script(seen: Seen, wire: Wire) -> None:
         await wire.json(body, status, headers)

@@ -12,22 +12,9 @@ import pytest
 from console.embedded import free_port
 from routing.command import parse, policy_of
 from routing.table import Policy, Timeouts
-from tests.routing.scripted import Answer, Client, Engine, Script, Seen, Wire, ask, chat_body, prefills, streams
+from tests.routing.scripted import Answer, Client, Engine, ask, chat_body, lists, prefills, streams
 
 ROOT = Path(__file__).parents[2]
-
-
-def lists(then: Script | None = None) -> Script:
-    """Answers with a model card, and else as `then` does."""
-    serve = then or streams()
-
-    async def script(seen: Seen, wire: Wire) -> None:
-        if seen.path == "/v1/models":
-            await wire.json({"data": [{"id": "m", "object": "model", "max_model_len": 4096}]})
-        else:
-            await serve(seen, wire)
-
-    return script
 
 
 @asynccontextmanager

@@ -56,10 +56,8 @@ async def test_a_worker_that_dies_is_replaced_while_streams_of_the_others_run_on
         for client in await made.one_client_each():
             await client.chat(stream=True)
             assert (await client.head())[0] == 200
-            client.writer.close()
         held.go.set()
         assert b"[DONE]" in await rest(stream)
-        stream.writer.close()
 
 
 async def test_what_a_dead_worker_had_under_way_takes_no_place_any_more() -> None:
@@ -77,8 +75,6 @@ async def test_what_a_dead_worker_had_under_way_takes_no_place_any_more() -> Non
         await until(lambda: lost not in made.workers(), timeout_s=20)
         await made.all_serve(2)
         await begin(other)
-        for client in (*full, other):
-            client.writer.close()
 
 
 @pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
@@ -93,7 +89,6 @@ async def test_running_streams_may_end_when_the_router_is_stopped(asked: signal.
         held.go.set()
         for client in clients:
             assert b"[DONE]" in await rest(client)
-            client.writer.close()
         assert await made.end() == 0
 
 
@@ -117,7 +112,6 @@ async def test_a_second_signal_ends_all_at_once() -> None:
         made.send(signal.SIGINT)
         assert await made.end() == 128 + signal.SIGINT
         await until(lambda: not any(map(psutil.pid_exists, workers)))
-        client.writer.close()
 
 
 async def test_no_worker_is_left_when_the_parent_is_killed() -> None:
@@ -130,7 +124,6 @@ async def test_no_worker_is_left_when_the_parent_is_killed() -> None:
         await nobody_listens(made.port)
         held.go.set()
         assert b"[DONE]" in await rest(client)
-        client.writer.close()
         await until(lambda: not any(map(psutil.pid_exists, workers)), timeout_s=20)
 
 
@@ -143,7 +136,6 @@ async def test_a_worker_that_is_asked_to_end_by_itself_ends_its_streams_and_is_r
         psutil.Process(worker).terminate()
         held.go.set()
         assert b"[DONE]" in await rest(client)
-        client.writer.close()
         await until(lambda: worker not in made.workers(), timeout_s=20)
         await made.all_serve(2)
 
