@@ -2,18 +2,21 @@
 
 import asyncio
 import http.client
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 import redis
+import uvicorn
 
 from console.embedded import free_port
 from console.gateway import pages_process
@@ -21,6 +24,11 @@ from tests.gateway.test_commands import command, console
 from tests.waiting import wait_until
 
 __all__ = ["console"]
+
+
+IDLE_CONNECTIONS_ARE_KEPT_S = uvicorn.Config("").timeout_keep_alive
+ENDS_WITHIN_S = 5.0
+"""After SIGTERM (`console/gateway/serve.py`)."""
 
 
 class Web:
@@ -73,6 +81,34 @@ def test_a_request_line_may_come_byte_by_byte(web: Web) -> None:
             client.sendall(bytes([byte]))
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_next_request_may_come_slower_than_an_idle_connection_is_kept(web: Web) -> None:
+    """Its first line decides which process has the connection; a connection on which it has begun is not idle."""
+    turns = list(product(("/login/", "/healthz"), repeat=2))
+    answers = await asyncio.gather(*(ask_and_ask_slowly(web, *turn) for turn in turns))
+    assert [first.split(b" ", 2)[:2] for first, _ in answers] == [[b"HTTP/1.1", b"200"]] * 4
+    assert [second.split(b" ", 2)[:2] for _, second in answers] == [[b"HTTP/1.1", b"200"]] * 4
+
+
+async def ask_and_ask_slowly(web: Web, first: str, second: str) -> tuple[bytes, bytes]:
+    """The head of the first answer and the second answer, on one connection. The second request's line comes slowly."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
+    writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    async with asyncio.timeout(60):
+        writer.write(request(first))
+        head = await reader.readuntil(b"\r\n\r\n")
+        found = re.search(rb"content-length: (\d+)", head.lower())
+        assert found, head
+        await reader.readexactly(int(found[1]))
+        start, version, rest = request(second, more=LAST).partition(b" HTTP")
+        for byte in start:  # Up to here its path might go on.
+            writer.write(bytes([byte]))
+            await asyncio.sleep((IDLE_CONNECTIONS_ARE_KEPT_S + 1) / len(start))
+        writer.write(version + rest)
+        answer = await reader.read()
+    writer.close()
+    return head, answer
 
 
 def test_a_large_form_arrives_whole(web: Web) -> None:
@@ -178,7 +214,27 @@ def test_pages_end_with_the_process_that_listens(web: Web, how: signal.Signals) 
     assert pages is not None
     web.process.send_signal(how)
     web.process.wait(timeout=30)
-    wait_until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE, "no pages are left")
+    wait_until(lambda: gone(pages), "no pages are left")
+
+
+def test_it_ends_in_time_though_the_pages_hang(web: Web) -> None:
+    """What the pages' process had in hand or was to get ends as well: nobody waits for it."""
+    with closing(web.connection()) as idle, socket.create_connection(("127.0.0.1", web.port), timeout=60) as waiting:
+        assert get(idle, "/login/") == 200
+        pages = web.pages()
+        assert pages is not None
+        pages.suspend()
+        waiting.sendall(request("/login/"))
+        assert httpx.get(f"{web.url}/healthz", timeout=60).status_code == 200, "by now it has read the other as well"
+        web.process.terminate()
+        web.process.wait(timeout=4 * ENDS_WITHIN_S)  # a busy machine is slower
+        assert gone(pages)
+        assert waiting.recv(100).startswith(b"HTTP/1.1 503")
+        assert idle.sock.recv(100) == b""
+
+
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_the_pages_command_says_who_starts_it() -> None:
