@@ -178,11 +178,6 @@ def _understood(console: str, response: httpx.Response) -> dict[str, Any]:
 
 
 def _not_a_console(console: str, response: httpx.Response) -> str:
-    if response.status_code == 400:
-        name = urlsplit(console).hostname
-        return (
-            f"The console does not take the name {name}: start it with {name} in ALLOWED_HOSTS, or use its usual name."
-        )
     return f"What answers at {console} (with status {response.status_code}) is no Switchyard. Copy the whole command."
 
 
