@@ -8,7 +8,8 @@ from zlib import crc32
 
 import orjson
 
-from .refusals import Invalid, Refused, missing
+from . import fields
+from .refusals import Refused, invalid, missing
 from .text import CHARACTERS_PER_TOKEN, EOS_TOKEN_ID, json_for_schema, tokenize
 from .wire import HttpRequest
 
@@ -65,59 +66,29 @@ def parse_json(request: HttpRequest) -> Body:
     try:
         body = orjson.loads(request.body)
     except ValueError as error:
-        raise Invalid("", "JSON decode error", "json_invalid", {}) from error
+        raise invalid("", "JSON decode error", "json_invalid", {}) from error
     if not isinstance(body, dict):
-        raise Invalid("", "Input should be a valid dictionary or object to extract fields from", "dict_type", body)
+        raise invalid("", "Input should be a valid dictionary or object to extract fields from", "dict_type", body)
     return body
 
 
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "model": ((str,), "Input should be a valid string"),
-    "max_tokens": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
-    "max_completion_tokens": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
-    "max_output_tokens": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
-    "min_tokens": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
-    "n": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
-    "seed": ((int,), "Input should be a valid integer, unable to parse string as an integer"),
-    "stream": ((bool,), "Input should be a valid boolean, unable to interpret input"),
-    "echo": ((bool,), "Input should be a valid boolean, unable to interpret input"),
-    "temperature": ((int, float), "Input should be a valid number, unable to parse string as a number"),
-    "messages": ((list,), "Input should be a valid list"),
-    "tools": ((list,), "Input should be a valid list"),
-    "stop_token_ids": ((list,), "Input should be a valid list"),
-    "stop": ((str, list), "Input should be a valid string"),
-    "stream_options": ((dict,), "Input should be a valid dictionary"),
-    "kv_transfer_params": ((dict,), "Input should be a valid dictionary"),
-    "response_format": ((dict,), "Input should be a valid dictionary"),
-}
-
-
-def check_types(body: Body) -> None:
-    for name, (kinds, sentence) in _TYPES.items():
-        value = body.get(name)
-        if value is None:
-            continue
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            kind = f"{kinds[0].__name__}_{'parsing' if kinds[0] in (int, bool, float) else 'type'}"
-            raise Invalid(name, sentence, kind.replace("str_", "string_"), value)
-
-
 def common(body: Body, facts: ServerFacts) -> None:
-    """The checks that all APIs share. Raises Refused."""
-    check_types(body)
+    """The checks of read fields that all APIs share. Raises Refused."""
     model = body.get("model")
     if model and model not in facts.names:
         raise Refused(f"The model `{model}` does not exist.", "NotFoundError", "model", 404)
     temperature = body.get("temperature")
     if temperature is not None and not 0 <= temperature <= 2:
-        value = float(temperature)
-        rule = "non-negative" if value < 0 else "in [0, 2]"
-        raise Refused(f"temperature must be {rule}, got {value}.", param="temperature", value=value)
+        rule = "non-negative" if temperature < 0 else "in [0, 2]"
+        raise Refused(f"temperature must be {rule}, got {temperature}.", param="temperature", value=temperature)
     n = 1 if body.get("n") is None else body["n"]
     if n < 1:
         raise Refused(f"n must be at least 1, got {n}.")
     if n > 1 and temperature == 0:
         raise Refused(f"n must be 1 when using greedy sampling, got {n}.")
+
+
+def check_stream_options(body: Body) -> None:
     if body.get("stream_options") and not body.get("stream"):
         raise Refused("Stream options can only be defined when `stream=True`.", param="stream_options")
 
@@ -153,6 +124,9 @@ def limits(limit: int | None, prompt_tokens: int, min_tokens: int, facts: Server
 
 
 def completion(body: Body, facts: ServerFacts) -> Wanted:
+    check_stream_options(body)
+    fields.check_logprobs(body, "logprobs")
+    body = fields.read(body, fields.COMPLETION, fields.COMPLETION_NEVER_NULL)
     common(body, facts)
     texts, prompts = _prompts(body, facts)
     limit = body.get("max_tokens", 16)
@@ -166,7 +140,7 @@ def completion(body: Body, facts: ServerFacts) -> Wanted:
         texts,
         limit,
         echo=bool(body.get("echo")),
-        logprobs=int(logprobs) if logprobs is not None and logprobs is not False else None,
+        logprobs=logprobs,
         local_prompt=body.get("prompt_logprobs") is not None or echoes_logprobs,
     )
 
@@ -191,7 +165,7 @@ def _prompts(body: Body, facts: ServerFacts) -> tuple[list[str], list[list[int]]
         return [""], [list(prompt)]
     if isinstance(prompt, list) and all(isinstance(item, list) and all(map(_is_token, item)) for item in prompt):
         return ["" for _ in prompt], [list(item) for item in prompt]
-    raise Invalid("prompt", "Input should be a valid string", "string_type", prompt)
+    raise invalid("prompt", "Input should be a valid string", "string_type", prompt)
 
 
 def _is_token(item: object) -> bool:
@@ -199,10 +173,14 @@ def _is_token(item: object) -> bool:
 
 
 def chat(body: Body, facts: ServerFacts) -> Wanted:
-    common(body, facts)
-    messages = body.get("messages")
-    if messages is None:
+    check_stream_options(body)
+    fields.check_logprobs(body, "top_logprobs")
+    if body.get("top_logprobs") and not body.get("logprobs"):
+        raise Refused("when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs")
+    if body.get("messages") is None:
         raise missing("messages", body)
+    body = fields.read(body, fields.CHAT)
+    common(body, facts)
     tool_name, named = forced_tool(body, facts)
     text = render(body, facts)
     limit = body.get("max_completion_tokens")
@@ -245,7 +223,7 @@ def _content(message: Body, facts: ServerFacts) -> str:
     if isinstance(content, str):
         return content + calls
     if not isinstance(content, list):
-        raise Invalid("messages.0.content", "Input should be a valid string", "string_type", content)
+        raise invalid("messages.0.content", "Input should be a valid string", "string_type", content)
     return "\n".join(_part(part, facts) for part in content) + calls
 
 
@@ -253,7 +231,7 @@ def _part(part: object, facts: ServerFacts) -> str:
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
-        raise Invalid("messages.0.content", "Input should be a valid dictionary", "dict_type", part)
+        raise invalid("messages.0.content", "Input should be a valid dictionary", "dict_type", part)
     kind = part.get("type", "text")
     if kind in ("text", "input_text", "output_text", "refusal", "thinking"):
         return str(part.get("text", ""))
@@ -370,6 +348,7 @@ def _forced_text(body: Body, tool_name: str | None) -> str | None:
 
 def embeddings(body: Body, facts: ServerFacts) -> dict[str, Any]:
     """Vectors of eight numbers, the same for the same text. Raises Refused."""
+    body = fields.read(body, fields.POOLING)
     common(body, facts)
     texts = body.get("input")
     texts = [texts] if isinstance(texts, str) else texts

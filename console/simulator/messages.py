@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import orjson
 
-from . import bodies
+from . import bodies, fields
 from .bodies import Body, ServerFacts, Wanted
 from .choice import Choice
 from .faults import Faults
-from .refusals import Invalid, Refused, missing
+from .refusals import Refused, invalid, missing
 from .shapes import Shape
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -22,11 +22,10 @@ def read(body: Body, facts: ServerFacts) -> Wanted:
     for name in ("model", "messages", "max_tokens"):
         if body.get(name) is None:
             raise missing(name, body)
+    body = fields.read(body, fields.MESSAGES)
     if body["max_tokens"] == 0:
-        raise Invalid("max_tokens", "Value error, max_tokens must be positive", "value_error", 0)
+        raise invalid("max_tokens", "Value error, max_tokens must be positive", "value_error", 0)
     messages = body["messages"]
-    if not isinstance(messages, list):
-        raise Invalid("messages", "Input should be a valid list", "list_type", messages)
     system = body.get("system")
     as_chat: Body = {
         **body,

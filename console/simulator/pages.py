@@ -11,7 +11,7 @@ from . import bodies, messages
 from .arguments import Arguments
 from .bodies import ServerFacts
 from .loglines import VERSION
-from .refusals import Invalid, Refused, error_json, missing
+from .refusals import Refused, error_json, invalid, missing
 from .text import Detokenizer, tokenize
 from .wire import HttpRequest, Reply
 
@@ -105,7 +105,7 @@ class Pages:
         def answer() -> dict[str, Any]:
             tokens = bodies.parse_json(request).get("tokens")
             if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
-                raise Invalid("tokens", "Input should be a valid list", "list_type", tokens)
+                raise invalid("tokens", "Input should be a valid list", "list_type", tokens)
             return {"prompt": self._detokenizer.text(tokens)}
 
         self._answer_or_refuse(reply, answer)

@@ -30,15 +30,38 @@ def error_json(message: str, kind: str, param: str | None, code: int) -> dict[st
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-class Invalid(Refused):
-    """A body that does not fit the API's model, in the words of vLLM's validation."""
+Fault = dict[str, str]
+"""One thing that is wrong with a body, in the words of vLLM's validation."""
+MOST_FAULTS = 10
+MOST_CHARACTERS = 200
 
-    def __init__(self, where: str, what: str, kind: str, value: object) -> None:
-        shown = f"<dict of {len(value)} items>" if isinstance(value, dict) else str(value)
-        error = {"type": kind, "loc": f"body.{where}" if where else "body", "msg": what, "input": shown}
-        super().__init__(f"1 validation error:\n  {error}", "Bad Request")
-        self.param = error["loc"]
+
+def fault(where: str, what: str, kind: str, value: object) -> Fault:
+    return {"type": kind, "loc": f"body.{where}" if where else "body", "msg": what, "input": _shown(value)}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict | list):
+        return f"<{type(value).__name__} of {len(value)} items>"
+    words = str(value)
+    return words if len(words) <= MOST_CHARACTERS else f"{words[:MOST_CHARACTERS]}...[truncated]"
+
+
+class Invalid(Refused):
+    """A body that does not fit the API's model. Names the first faults."""
+
+    def __init__(self, *faults: Fault) -> None:
+        errors = "error" if len(faults) == 1 else "errors"
+        lines = [f"{len(faults)} validation {errors}:", *map("  {}".format, faults[:MOST_FAULTS])]
+        if len(faults) > MOST_FAULTS:
+            lines.append(f"  ...and {len(faults) - MOST_FAULTS} more {errors}")
+        super().__init__("\n".join(lines), "Bad Request")
+        self.param = faults[0]["loc"]
+
+
+def invalid(where: str, what: str, kind: str, value: object) -> Invalid:
+    return Invalid(fault(where, what, kind, value))
 
 
 def missing(where: str, body: dict[str, Any]) -> Invalid:
-    return Invalid(where, "Field required", "missing", body)
+    return invalid(where, "Field required", "missing", body)

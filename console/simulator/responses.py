@@ -7,16 +7,17 @@ from uuid import uuid4
 
 import orjson
 
-from . import bodies
+from . import bodies, fields
 from .bodies import Body, ServerFacts, Wanted
 from .choice import Choice
 from .faults import Faults
-from .refusals import Invalid, missing
+from .refusals import invalid, missing
 from .shapes import Shape
 
 
 def read(body: Body, facts: ServerFacts) -> Wanted:
     """Raises Refused."""
+    body = fields.read(body, fields.RESPONSES)
     content = body.get("input")
     if content is None:
         raise missing("input", body)
@@ -26,9 +27,9 @@ def read(body: Body, facts: ServerFacts) -> Wanted:
     elif isinstance(content, list):
         messages += [_message(item) for item in content]
     else:
-        raise Invalid("input", "Input should be a valid string", "string_type", content)
+        raise invalid("input", "Input should be a valid string", "string_type", content)
     limit = body.get("max_output_tokens")
-    as_chat = {**body, "messages": messages, "max_tokens": limit}
+    as_chat = {**body, "messages": messages, "max_tokens": limit, "top_logprobs": None}
     text = body.get("text") or {}
     if isinstance(text, dict) and (text.get("format") or {}).get("type") == "json_schema":
         as_chat["response_format"] = {"type": "json_schema", "json_schema": text["format"]}

@@ -75,19 +75,125 @@ def test_chat_is_refused_with_bad_request_error(server: SimulatedServer, body: d
     assert (status, error["type"], error["message"]) == (400, "BadRequestError", words)
 
 
+TYPED = "1 validation error:\n  {{'type': '{}', 'loc': 'body.{}', 'msg': 'Input should be a valid {}', 'input': '{}'}}"
+NO_INTEGER = "integer, unable to parse string as an integer"
+NO_NUMBER = "number, unable to parse string as a number"
+NO_BOOLEAN = "boolean, unable to interpret input"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "what", "shown"),
+    [
+        ("max_tokens", "many", "int_parsing", NO_INTEGER, "many"),
+        ("max_tokens", 1.5, "int_from_float", "integer, got a number with a fractional part", "1.5"),
+        ("n", [2], "int_type", "integer", "<list of 1 items>"),
+        ("seed", "x", "int_parsing", NO_INTEGER, "x"),
+        ("temperature", "warm", "float_parsing", NO_NUMBER, "warm"),
+        ("temperature", {"a": 1}, "float_type", "number", "<dict of 1 items>"),
+        ("top_p", [], "float_type", "number", "<list of 0 items>"),
+        ("stream", 3, "bool_parsing", NO_BOOLEAN, "3"),
+        ("stream", "maybe", "bool_parsing", NO_BOOLEAN, "maybe"),
+        ("stream", [], "bool_type", "boolean", "<list of 0 items>"),
+        ("model", 3, "string_type", "string", "3"),
+        ("stop_token_ids", 3, "list_type", "list", "3"),
+        ("kv_transfer_params", "text", "dict_type", "dictionary", "text"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_field_of_the_wrong_type_is_named(
+    server: SimulatedServer, path: str, name: str, value: object, kind: str, what: str, shown: str
+) -> None:
+    status, error = refusal(server, path, {"prompt": "x", "messages": USER, name: value})
+    assert (status, error["type"], error["param"]) == (400, "Bad Request", f"body.{name}")
+    assert error["message"] == TYPED.format(kind, name, what, shown)
+
+
+def test_chat_has_a_truth_value_and_a_list_of_its_own(server: SimulatedServer) -> None:
+    _, error = refusal(server, "/v1/chat/completions", {"messages": USER, "logprobs": "x"})
+    assert error["message"] == TYPED.format("bool_parsing", "logprobs", NO_BOOLEAN, "x")
+    _, error = refusal(server, "/v1/chat/completions", {"messages": "Say something."})
+    assert error["message"] == TYPED.format("list_type", "messages", "list", "Say something.")
+
+
+def test_every_way_to_read_a_field_is_named(server: SimulatedServer) -> None:
+    _, error = refusal(server, "/v1/completions", {"prompt": "x", "stop": ["a", 1]})
+    assert (error["type"], error["param"]) == ("Bad Request", "body.stop")
+    assert error["message"] == (
+        "2 validation errors:\n"
+        "  {'type': 'string_type', 'loc': 'body.stop', 'msg': 'Input should be a valid string', "
+        "'input': '<list of 2 items>'}\n"
+        "  {'type': 'string_type', 'loc': 'body.stop.1', 'msg': 'Input should be a valid string', 'input': '1'}"
+    )
+
+
+def test_all_wrong_fields_are_named_up_to_ten(server: SimulatedServer) -> None:
+    _, error = refusal(
+        server, "/v1/completions", {"prompt": "x", "n": "x", "max_tokens": "x", "stop_token_ids": ["x"] * 20}
+    )
+    lines = error["message"].splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("22 validation errors:", "  ...and 12 more errors", 12)
+    assert "body.max_tokens" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/v1/completions", {"logprobs": "x"}, "`logprobs` must be an integer. (parameter=logprobs, value=x)"),
+        ("/v1/completions", {"logprobs": [1]}, "`logprobs` must be an integer. (parameter=logprobs, value=[1])"),
+        ("/v1/completions", {"logprobs": -2},
+         "`logprobs` must be a positive value or -1. (parameter=logprobs, value=-2)"),
+        ("/v1/completions", {"prompt_logprobs": "x"},
+         "`prompt_logprobs` must be an integer. (parameter=prompt_logprobs, value=x)"),
+        ("/v1/completions", {"prompt_logprobs": 1, "stream": True},
+         "`prompt_logprobs` are not available when `stream=True`. (parameter=prompt_logprobs)"),
+        ("/v1/chat/completions", {"logprobs": True, "top_logprobs": "x"},
+         "`top_logprobs` must be an integer. (parameter=top_logprobs, value=x)"),
+        ("/v1/chat/completions", {"top_logprobs": 2},
+         "when using `top_logprobs`, `logprobs` must be set to true. (parameter=top_logprobs)"),
+    ],
+)  # fmt: skip
+def test_log_probabilities_are_checked_before_the_rest(
+    server: SimulatedServer, path: str, body: dict[str, Any], words: str
+) -> None:
+    status, error = refusal(server, path, {"prompt": "x", "messages": USER, "n": "x", **body})
+    assert (status, error["type"], error["message"]) == (400, "BadRequestError", words)
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        {"prompt": {"not": "a prompt"}},
-        {"prompt": "x", "max_tokens": "many"},
-        {"prompt": "x", "stream": 3},
-        {"prompt": "x", "kv_transfer_params": "text"},
+        {"max_tokens": "3", "temperature": "0", "n": 1.0, "stream": "false", "logprobs": True},
+        {"max_tokens": 3.0, "temperature": False, "n": "1", "stream": 0, "stop_token_ids": ["7"], "logprobs": 1.0},
     ],
 )
-def test_wrong_types_are_a_bad_request(server: SimulatedServer, body: dict[str, Any]) -> None:
-    status, error = refusal(server, "/v1/completions", body)
-    assert (status, error["type"]) == (400, "Bad Request")
-    assert error["message"].startswith("1 validation error")
+def test_what_can_stand_for_a_number_or_a_truth_value_is_taken_for_it(
+    server: SimulatedServer, body: dict[str, Any]
+) -> None:
+    plain = {"prompt": "x", "max_tokens": 3, "temperature": 0, "n": 1, "logprobs": 1}
+    answers = [httpx.post(f"{server.url}/v1/completions", json={**plain, **more}).json() for more in ({}, body)]
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
+def test_a_prompt_of_the_wrong_type_is_a_bad_request(server: SimulatedServer) -> None:
+    status, error = refusal(server, "/v1/completions", {"prompt": {"not": "a prompt"}})
+    assert (status, error["type"], error["param"]) == (400, "Bad Request", "body.prompt")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/messages", {"messages": USER, "model": "tiny", "max_tokens": "many"}, "body.max_tokens"),
+        ("/v1/messages", {"messages": "hi", "model": "tiny", "max_tokens": 3}, "body.messages"),
+        ("/v1/responses", {"input": "hi", "max_output_tokens": "many"}, "body.max_output_tokens"),
+        ("/v1/responses", {"input": "hi", "temperature": []}, "body.temperature"),
+    ],
+)
+def test_the_other_apis_name_their_own_fields(
+    server: SimulatedServer, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = httpx.post(f"{server.url}{path}", json=body)
+    assert answer.status_code == 400
+    assert param in answer.json()["error"]["message"]
 
 
 def test_missing_messages_are_a_bad_request(server: SimulatedServer) -> None:
@@ -148,7 +254,6 @@ def test_responses_without_input_are_refused(server: SimulatedServer) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"messages": USER, "tools": ["not a tool"], "tool_choice": "required"},
         {"messages": USER, "response_format": {"type": "json_schema", "json_schema": "x"}},
         {"messages": USER, "logit_bias": {"2": "much"}},
     ],
