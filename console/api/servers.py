@@ -65,7 +65,7 @@ class ServerOut(Schema):
     stop_reason: str
     started_at: datetime | None
     ready_at: datetime | None
-    notes: list[str] = Field([], description="Told when it is added: what would keep it from starting now.")
+    notes: list[str] = Field(description="What keeps it from being started now, though it is at rest.")
     command: str = Field(description="Environment and command of its newest start, secrets masked; empty before it.")
 
 
@@ -148,6 +148,8 @@ class Surroundings(NamedTuple):
     loads: dict[int, RouterLoad]
     open_moves: dict[int, int]
     """Server id to move id."""
+    on_host: dict[int, list[Server]]
+    """The servers of each host, by its id."""
 
 
 @router.get("", response=Page[ServerOut], auth=VIEWER)
@@ -180,9 +182,7 @@ def add_server(request: HttpRequest, body: ServerIn) -> Status[ServerOut]:
     )
     if body.start:
         server = actions.start(server.pk, actor)
-    shown = server_out(server)
-    shown.notes = [] if body.start else list(filter(None, [starting.held_gpu(server)]))
-    return Status(201, shown)
+    return Status(201, server_out(server))
 
 
 def _ask_candidate(request: HttpRequest) -> adoption.Candidate | None:
@@ -272,12 +272,15 @@ def move_server(request: HttpRequest, server_id: int, body: MoveIn) -> Status[Mo
 def server_out(server: Server, around: Surroundings | None = None) -> ServerOut:
     around = around or _surroundings()
     card = server_card(server, around.loads.get(server.pk))
+    hindrance = starting.hindrance(server, around.on_host.get(server.host_id or 0, []))
     return ServerOut.model_validate(
         {
             **card,
             "state_since": server.state_since,
             "gpu_indexes": card["gpus"],
             "failure": card["failure"] or None,
+            "may_start": card["may_start"] and not hindrance,
+            "notes": [hindrance] if hindrance else [],
             "move": around.open_moves.get(server.pk),
             "stop_reason": server.stop_reason,
             "started_at": server.started_at,
@@ -289,4 +292,7 @@ def server_out(server: Server, around: Surroundings | None = None) -> ServerOut:
 
 def _surroundings() -> Surroundings:
     opened = Move.objects.filter(status__in=MOVE_OPEN).values_list("server_id", "pk")
-    return Surroundings(loads.read(), dict(opened))
+    on_host: dict[int, list[Server]] = {}
+    for server in Server.objects.exclude(host=None):
+        on_host.setdefault(server.host_id or 0, []).append(server)
+    return Surroundings(loads.read(), dict(opened), on_host)

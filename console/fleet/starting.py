@@ -4,7 +4,7 @@ Used by the start button, by moves and by the preview that shows the command bef
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -145,9 +145,17 @@ def gpus_are_free(server: Server) -> None:
         raise Conflict(problem)
 
 
-def held_gpu(server: Server) -> str:
-    """Which of its GPUs another server holds, and what to do about it; empty when none is held."""
-    held = holder_of(server.own_host, server.gpu_indexes, besides=server.pk)
+def hindrance(server: Server, others: Iterable[Server] | None = None) -> str:
+    """What keeps a server at rest from being started now, in words; empty for one that is not at rest."""
+    return held_gpu(server, others) if server.host is not None and server.is_at_rest else ""
+
+
+def held_gpu(server: Server, others: Iterable[Server] | None = None) -> str:
+    """Which of its GPUs another server holds, and what to do about it; empty when none is held.
+
+    `others`: those of its host, when they were read already.
+    """
+    held = holder_of(server.own_host, server.gpu_indexes, besides=server.pk, others=others)
     if held is None:
         return ""
     index, other = held
@@ -157,12 +165,14 @@ def held_gpu(server: Server) -> str:
     )
 
 
-def holder_of(host: Host, gpu_indexes: Sequence[int], besides: int = 0) -> tuple[int, Server] | None:
+def holder_of(
+    host: Host, gpu_indexes: Sequence[int], besides: int = 0, others: Iterable[Server] | None = None
+) -> tuple[int, Server] | None:
     """The first of these GPUs that a server holds, with that server; `besides` is the key of one that may."""
     wanted = set(gpu_indexes)
-    for other in Server.objects.filter(host=host).exclude(pk=besides):
+    for other in Server.objects.filter(host=host) if others is None else others:
         shared = wanted & set(other.gpu_indexes)
-        if shared and other.holds_gpu:
+        if shared and other.holds_gpu and other.pk != besides:
             return min(shared), other
     return None
 

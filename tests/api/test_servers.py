@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from console.accounts.models import AuditEntry, Role
@@ -39,6 +40,31 @@ def test_a_server_says_what_it_is() -> None:
         "command": "",
     }
     assert {name: body[name] for name in expected} == expected
+
+
+def test_a_server_whose_gpu_another_holds_says_so_and_may_not_start() -> None:
+    deployment, host = make_deployment("chat"), make_host("gpu01")
+    make_server(ServerRole.DECODE, ServerState.READY, deployment, host, name="chat-1")
+    waits = make_server(ServerRole.PREFILL, ServerState.STOPPED, deployment, host, name="chat-2")
+    free = make_server(ServerRole.PREFILL, ServerState.STOPPED, deployment, host, name="chat-3", gpu_indexes=[1])
+    api = Api(Role.OPERATOR)
+    shown = {item["name"]: (item["may_start"], item["notes"]) for item in api.get("/servers").body["items"]}
+    words = "GPU 0 of gpu01 is held by chat-1, which is ready. Stop chat-1, or give chat-2 another GPU."  # as its page
+    assert shown == {"chat-1": (False, []), "chat-2": (False, [words]), "chat-3": (True, [])}
+    assert api.get(f"/servers/{waits.pk}").body["notes"] == [words]
+    assert api.post(f"/servers/{waits.pk}/start").error["message"] == words
+    assert api.get(f"/servers/{free.pk}").body["may_start"] is True
+
+
+def test_a_list_of_servers_takes_as_many_queries_as_one(django_assert_max_num_queries: Any) -> None:
+    deployment, host, api = make_deployment("chat"), make_host("gpu01"), Api(Role.VIEWER)
+    make_server(ServerRole.PLAIN, ServerState.STOPPED, deployment, host)
+    with CaptureQueriesContext(connection) as one:
+        api.get("/servers")
+    for _ in range(5):
+        make_server(ServerRole.PLAIN, ServerState.STOPPED, deployment, host)
+    with django_assert_max_num_queries(len(one)):
+        assert len(api.get("/servers").body["items"]) == 6
 
 
 def test_a_failure_is_told_with_its_instruction() -> None:

@@ -45,7 +45,7 @@ def details(server: Server) -> dict[str, Any]:
         "observed": server.observed,
         "ready_s": seconds_to_ready(server),
         "open_move": server.open_move(),
-        "held_gpu": starting.held_gpu(server) if server.host and server.is_at_rest else "",
+        "held_gpu": starting.hindrance(server),
         "may_drill": drills.why_not(server) is None,
     }
 
