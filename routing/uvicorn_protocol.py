@@ -1,13 +1,14 @@
 """The router inside uvicorn without ASGI in between: its paths are taken from the parser, all others left to uvicorn.
 
 Use it as `uvicorn.Config(app, http=protocol_for(router))`. Requests that are pipelined, or HTTP/1.0, or that expect
-`100 Continue`, go uvicorn's way to the ASGI application, where `Router.__call__` serves them with the same result.
+`100 Continue`, go uvicorn's way to the ASGI application, where `Router.__call__` serves them with the same result. An
+HTTP/1.0 client knows no chunks: the end of its connection is the end of a stream.
 """
 
 from functools import partial
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from routing.app import Router
 from routing.direct import DirectReply
@@ -21,7 +22,31 @@ def protocol_for(router: Router) -> type[HttpToolsProtocol]:
     return cast("type[HttpToolsProtocol]", partial(RouterProtocol, router))
 
 
-class RouterProtocol(HttpToolsProtocol):
+class PlainCycle(RequestResponseCycle):
+    """Answers HTTP/1.0, which knows no chunks: what has no length of its own ends with its connection."""
+
+    _ends_with_connection = False
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self._ends_with_connection = all(name.lower() != b"content-length" for name, _ in message["headers"])
+            if self._ends_with_connection:
+                self.chunked_encoding = False  # Left open, uvicorn would choose chunks.
+        elif self._ends_with_connection:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
+class OldClients(HttpToolsProtocol):
+    """uvicorn's protocol, which answers requests of HTTP/1.0 without chunks."""
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0" and type(self.cycle) is RequestResponseCycle:
+            self.cycle.__class__ = PlainCycle  # Before its task takes the first step.
+
+
+class RouterProtocol(OldClients):
     """One client connection."""
 
     def __init__(self, router: Router, *args: Any, **options: Any) -> None:

@@ -17,7 +17,8 @@ from urllib.parse import unquote
 import httptools
 import orjson
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from routing.uvicorn_protocol import OldClients
 
 LONGEST_LINE_BYTES = 64 * 1024
 """Of a request; beyond it the parser says what is wrong."""
@@ -151,7 +152,7 @@ class Channel:
             self._receiver.connection(socket.socket(fileno=coming[0]), b"".join(coming[1]))
 
 
-class Passing(HttpToolsProtocol):
+class Passing(OldClients):
     """uvicorn's protocol, which keeps a connection while `is_mine` says so of each request's path."""
 
     is_mine: Callable[[str], bool]

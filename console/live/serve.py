@@ -7,7 +7,6 @@ import socket
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from console.gateway.application import is_routers
 from console.gateway.passing import Channel, Passing, adopt, passing
@@ -26,7 +25,7 @@ BEHIND_THE_ROUTER = 10
 """Niceness: where both want the same core, a stream's token goes before a page."""
 
 
-class PagesProtocol(Passing, HttpToolsProtocol):
+class PagesProtocol(Passing):
     """A connection that asks for the router goes back to its process."""
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -168,13 +169,37 @@ async def test_a_client_that_waits_for_100_continue_gets_it() -> None:
         assert (await client.answer()).status == 200
 
 
-async def test_http_1_0_clients_get_an_unframed_stream() -> None:
+def old_request(method: str, path: str, body: bytes = b"") -> bytes:
+    return f"{method} {path} HTTP/1.0\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def test_an_http_1_0_client_gets_a_stream_without_chunks_and_then_the_end_of_its_connection() -> None:
     async with site({"N1": streams()}) as place, Client(place.port) as client:
-        body = json.dumps(chat_body(stream=True)).encode()
-        client.writer.write(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        answer = await client.reader.read()
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert b"data: [DONE]" in answer
+        client.writer.write(old_request("POST", "/v1/chat/completions", json.dumps(chat_body(stream=True)).encode()))
+        head, _, body = (await client.reader.read()).partition(b"\r\n\r\n")
+        async with Client(place.port) as other:
+            await other.send("POST", "/v1/chat/completions", chat_body(stream=True))
+            same = await other.answer()
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert without_ids(body) == without_ids(same.body)
+
+
+def without_ids(stream: bytes) -> bytes:
+    assert stream.endswith(b"data: [DONE]\n\n")
+    return re.sub(rb'"(id|created)": ?("[^"]*"|\d+)', b"", stream)
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_an_http_1_0_client_gets_short_answers_with_their_length(method: str) -> None:
+    async with site({"N1": streams()}) as place, Client(place.port) as client:
+        client.writer.write(old_request(method, "/v1/models"))
+        head, _, body = (await client.reader.read()).partition(b"\r\n\r\n")
+    found = re.search(rb"content-length: (\d+)", head)
+    assert found is not None
+    assert len(body) == (int(found[1]) if method == "GET" else 0)
+    assert b"connection: close" in head
 
 
 async def test_a_chunked_request_body_is_read() -> None:
