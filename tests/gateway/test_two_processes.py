@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -46,11 +46,25 @@ class Web:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
 
-@pytest.fixture
-def web(valkey: "redis.Redis", console: str) -> Iterator[Web]:
+@contextmanager
+def running_web(console: str) -> Iterator[Web]:
     port = free_port()
     with command(port, "web", DATA_DIR=console, METRICS_OPEN="1") as process:
         yield Web(process, port)
+
+
+@pytest.fixture(scope="module")
+def web(console: str) -> Iterator[Web]:
+    """One for all tests that leave it as it is."""
+    with running_web(console) as web:
+        yield web
+
+
+@pytest.fixture
+def own_web(console: str) -> Iterator[Web]:
+    """For a test that needs it fresh, or ends a process of it."""
+    with running_web(console) as web:
+        yield web
 
 
 def get(connection: http.client.HTTPConnection, path: str) -> int:
@@ -69,9 +83,9 @@ def test_one_connection_may_ask_for_pages_and_for_the_router_by_turns(web: Web) 
         assert connection.sock is used, "the connection was the same all along"
 
 
-def test_a_first_request_waits_for_pages_that_are_starting(web: Web) -> None:
+def test_a_first_request_waits_for_pages_that_are_starting(own_web: Web) -> None:
     """`/healthz` answers before the pages' process has loaded."""
-    assert httpx.get(f"{web.url}/login/", timeout=60).status_code == 200
+    assert httpx.get(f"{own_web.url}/login/", timeout=60).status_code == 200
 
 
 def test_a_request_line_may_come_byte_by_byte(web: Web) -> None:
@@ -146,6 +160,16 @@ def test_an_answer_to_head_has_no_body(web: Web) -> None:
     assert answer.endswith(b"\r\n\r\n")
 
 
+@pytest.mark.parametrize(
+    "path", ["/login/", "/static/css/app.css", "/api/servers", "/healthz", "/metrics", "/v1/models"]
+)
+def test_an_http_1_0_client_gets_no_chunks_from_either_process(web: Web, path: str) -> None:
+    head, _, body = raw(web, f"GET {path} HTTP/1.0\r\n\r\n".encode()).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    assert body
+
+
 def test_no_byte_of_an_answer_is_lost_when_a_slow_reader_asks_the_other_process_next(web: Web) -> None:
     style = "/static/vendor/tabler/css/tabler.min.css"
     length = len(httpx.get(web.url + style, timeout=60, headers={"accept-encoding": "identity"}).content)
@@ -194,40 +218,45 @@ async def ready(pages: pages_process.PagesProcess) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_killed_pages_come_back_and_the_router_answers_meanwhile(web: Web) -> None:
-    assert httpx.get(f"{web.url}/login/", timeout=60).status_code == 200
-    killed = web.pages()
+def test_killed_pages_come_back_and_the_router_answers_meanwhile(own_web: Web) -> None:
+    assert httpx.get(f"{own_web.url}/login/", timeout=60).status_code == 200
+    killed = own_web.pages()
     assert killed is not None
     killed.kill()
-    assert httpx.get(f"{web.url}/healthz", timeout=60).status_code == 200
-    assert httpx.get(f"{web.url}/login/", timeout=60).status_code == 200
-    now = web.pages()
+    assert httpx.get(f"{own_web.url}/healthz", timeout=60).status_code == 200
+    assert httpx.get(f"{own_web.url}/login/", timeout=60).status_code == 200
+    now = own_web.pages()
     assert now is not None
     assert now.pid != killed.pid
-    assert "switchyard_web_pages_restarts_total 1.0" in httpx.get(f"{web.url}/metrics", timeout=60).text
+    assert "switchyard_web_pages_restarts_total 1.0" in httpx.get(f"{own_web.url}/metrics", timeout=60).text
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_pages_end_with_the_process_that_listens(web: Web, how: signal.Signals) -> None:
-    assert httpx.get(f"{web.url}/login/", timeout=60).status_code == 200
-    pages = web.pages()
+def test_pages_end_with_the_process_that_listens(own_web: Web, how: signal.Signals) -> None:
+    assert httpx.get(f"{own_web.url}/login/", timeout=60).status_code == 200
+    pages = own_web.pages()
     assert pages is not None
-    web.process.send_signal(how)
-    web.process.wait(timeout=30)
+    own_web.process.send_signal(how)
+    own_web.process.wait(timeout=30)
     wait_until(lambda: gone(pages), "no pages are left")
 
 
-def test_it_ends_in_time_though_the_pages_hang(web: Web) -> None:
+def test_it_ends_in_time_though_the_pages_hang(own_web: Web) -> None:
     """What the pages' process had in hand or was to get ends as well: nobody waits for it."""
-    with closing(web.connection()) as idle, socket.create_connection(("127.0.0.1", web.port), timeout=60) as waiting:
+    with (
+        closing(own_web.connection()) as idle,
+        socket.create_connection(("127.0.0.1", own_web.port), timeout=60) as waiting,
+    ):
         assert get(idle, "/login/") == 200
-        pages = web.pages()
+        pages = own_web.pages()
         assert pages is not None
         pages.suspend()
         waiting.sendall(request("/login/"))
-        assert httpx.get(f"{web.url}/healthz", timeout=60).status_code == 200, "by now it has read the other as well"
-        web.process.terminate()
-        web.process.wait(timeout=4 * ENDS_WITHIN_S)  # a busy machine is slower
+        assert httpx.get(f"{own_web.url}/healthz", timeout=60).status_code == 200, (
+            "by now it has read the other as well"
+        )
+        own_web.process.terminate()
+        own_web.process.wait(timeout=4 * ENDS_WITHIN_S)  # a busy machine is slower
         assert gone(pages)
         assert waiting.recv(100).startswith(b"HTTP/1.1 503")
         assert idle.sock.recv(100) == b""
