@@ -13,13 +13,14 @@ import logging
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
+import uvicorn.lifespan.on
+import uvicorn.loops.uvloop  # uvicorn would load both later, and each worker a copy of its own.
 
 from routing.colleagues import Inbox, make_inboxes
 from routing.listening import Port
@@ -156,13 +157,13 @@ class Parent:
             self._serve(Place(number, self._shared.seat(number), self._inboxes, self._life, sockets))
             status = 0
         except SystemExit as leaving:
-            status = leaving.code if isinstance(leaving.code, int) else 1
+            if isinstance(leaving.code, int):
+                status = leaving.code
+            else:
+                logger.error("worker %d: %s", number + 1, leaving.code)
         except BaseException:
             logger.exception("worker %d broke", number + 1)
         finally:
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
             os._exit(status)
 
     def _try_later(self, worker: Worker, why: str) -> None:

@@ -160,11 +160,11 @@ async def measure(port: int, router: Running, shapes: list[str], size: int, coun
 
 @contextlib.contextmanager
 def router_alone(*, precedence: bool, policy: Sequence[str] = ()) -> Iterator[tuple[int, Running]]:
-    """In front of two servers that keep nothing."""
+    """In front of two servers that keep nothing. One worker, so that all share one event loop."""
     (ROOT / "out").mkdir(exist_ok=True)
     prefill, decode, port = free_port(), free_port(), free_port()
     engine = [sys.executable, "-m", "tests.benchmark.stall_engine"]
-    argv = [sys.executable, "-m", "routing", "--port", str(port)]
+    argv = [sys.executable, "-m", "routing", "--workers", "1", "--port", str(port)]
     argv += ["--prefill", f"http://127.0.0.1:{prefill}", "--decode", f"http://127.0.0.1:{decode}"]
     argv += [word for setting in policy for word in ("--policy", setting)]
     with (
