@@ -145,7 +145,7 @@ def why_not_split(path: str, body: Body) -> str | None:
         return "several choices"
     if body.get("use_beam_search"):
         return "beam search"
-    if body.get("prompt_logprobs") is not None or (body.get("echo") and body.get("logprobs") is not None):
+    if body.get("prompt_logprobs") is not None or _echoes_logprobs(path, body):
         return "prompt logprobs"
     if any(name not in body for name in REQUIRED.get(path, ())):
         return "no prompt"
@@ -154,6 +154,11 @@ def why_not_split(path: str, body: Body) -> str | None:
     if path == "/v1/responses" and (body.get("previous_response_id") or body.get("background")):
         return "stored response"
     return None
+
+
+def _echoes_logprobs(path: str, body: Body) -> bool:
+    """For a chat's echo the engine always computes them, asked for or not."""
+    return bool(body.get("echo")) and (path == "/v1/chat/completions" or body.get("logprobs") is not None)
 
 
 def _number(value: object, default: int) -> object:

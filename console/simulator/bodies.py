@@ -193,7 +193,7 @@ def chat(body: Body, facts: ServerFacts) -> Wanted:
         [text],
         limit,
         logprobs=logprobs,
-        local_prompt=body.get("prompt_logprobs") is not None,
+        local_prompt=body.get("prompt_logprobs") is not None or bool(body.get("echo")),
         tool_name=tool_name,
         tool_is_named=named,
     )

@@ -100,6 +100,7 @@ def test_the_responses_api_has_its_own_limit() -> None:
         (CHAT, {"use_beam_search": True}),
         (CHAT, {"prompt_logprobs": 0}),
         (COMPLETIONS, {"prompt": "x", "echo": True, "logprobs": 0}),
+        (CHAT, {"messages": [], "echo": True}),
         (COMPLETIONS, {"prompt": ["a", "b"]}),
         (COMPLETIONS, {"prompt": [[1, 2], [3]]}),
         (COMPLETIONS, {}),
@@ -116,6 +117,7 @@ def test_requests_that_no_split_serves_right(path: str, body: dict[str, Any]) ->
     [
         (CHAT, {"messages": [], "n": None}),
         (CHAT, {"messages": [], "n": 1, "logprobs": True}),
+        (CHAT, {"messages": [], "echo": False}),
         (COMPLETIONS, {"prompt": "x", "echo": True}),
         (COMPLETIONS, {"prompt": ["one"]}),
         (COMPLETIONS, {"prompt": [1, 2, 3]}),

@@ -263,6 +263,15 @@ def test_prompt_logprobs_compute_the_whole_prompt_again(server: SimulatedServer)
     assert len(answer["choices"][0]["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
 
 
+def test_an_echo_of_a_chat_computes_the_whole_prompt_again(server: SimulatedServer) -> None:
+    said = [{"role": "user", "content": "computed every time " * 20}]
+    post(server, "/v1/chat/completions", messages=said, max_tokens=1)
+    before = server.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
+    answer = post(server, "/v1/chat/completions", messages=said, max_tokens=1, echo=True)
+    after = server.metric("vllm:prompt_tokens_by_source_total", source="local_compute")
+    assert after - before == answer["usage"]["prompt_tokens"]
+
+
 def test_request_id_of_the_client_is_in_the_answers_id(server: SimulatedServer) -> None:
     response = httpx.post(
         f"{server.url}/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers={"X-Request-Id": "mine"}
