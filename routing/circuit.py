@@ -1,7 +1,8 @@
 """A circuit per server: after some failures in a row it is left alone for a while, then tried with one request.
 
 Only failures that are the server's own count: a refused or broken connection, a 5xx, our time limits. A client's bad
-request, backpressure (429, 503) and a client that leaves say nothing about the server.
+request, backpressure (429, 503), a client that leaves, and a 500 for pictures that the server was to fetch from where a
+client said, say nothing about the server.
 """
 
 from dataclasses import dataclass

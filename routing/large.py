@@ -9,13 +9,14 @@ takes about as long whatever it looks at. Of several large bodies one step is do
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from routing.bodies import LARGE_BYTES, NotJson, Raw, Unread, parse
+from routing.bodies import LARGE_BYTES, NotJson, Raw, Sendable, Unread, parse
 from routing.windows import Field, top_level
 
 KEPT_BYTES = 16 * 1024
@@ -29,6 +30,9 @@ MUST_BE_READ = ("vllm_xargs",)
 PROMPTS = ("messages", "prompt", "input")
 STEP_S = 0.003
 FIND_BYTES = 2**20
+ADDRESS = re.compile(rb'"(?:url|(?:image|audio|video|file)_url)"\s{0,8}:\s{0,8}"(?!data:)[^"]{5}')
+ADDRESS_BYTES = 64
+"""Longer than what that pattern finds."""
 
 
 @dataclass(slots=True)
@@ -101,3 +105,19 @@ async def find(raw: Raw, needle: bytes) -> int:
             return at
         await asyncio.sleep(0)
     return -1
+
+
+async def names_addresses(body: Sendable) -> bool:
+    """Whether a server that gets this has to fetch a picture or the like from where the client says."""
+    found: list[bool] = []
+    for piece in body if isinstance(body, list) else [body]:
+        await in_steps(_find_address(piece, found))
+    return bool(found)
+
+
+def _find_address(piece: Raw | memoryview, found: list[bool]) -> Iterator[None]:
+    for start in range(0, len(piece), LARGE_BYTES):
+        if ADDRESS.search(piece, start, start + LARGE_BYTES + ADDRESS_BYTES):
+            found.append(True)
+            return
+        yield

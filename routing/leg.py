@@ -10,6 +10,7 @@ from routing.bodies import LARGE_BYTES, Sendable, length
 from routing.client import Connection
 from routing.errors import Answered, Headers, KeyRefused, LegError, TimedOut
 from routing.http1 import Head, request_head
+from routing.large import names_addresses
 from routing.loads import take
 from routing.table import Timeouts
 
@@ -101,7 +102,7 @@ class Leg:
             first_byte_s=self._timeouts.first_byte_s,
             before_send=sending,
         )
-        await self._raise_for_status(self.connection)
+        await self._raise_for_status(self.connection, body)
         return self.connection
 
     @property
@@ -111,7 +112,7 @@ class Leg:
         assert self.connection.head is not None
         return self.connection.head
 
-    async def _raise_for_status(self, connection: Connection) -> None:
+    async def _raise_for_status(self, connection: Connection, sent: Sendable | None) -> None:
         head = self.head
         if head.status < 400:
             return
@@ -120,7 +121,10 @@ class Leg:
                 f"{self.backend.name} refused the router's own key ({head.status}). "
                 "Ask the operator to set this server's key; the client's key is never sent there."
             )
-        raise Answered(head.status, head.headers, await connection.read(MAX_ERROR_BYTES))
+        answered = Answered(head.status, head.headers, await connection.read(MAX_ERROR_BYTES))
+        if answered.blames_server and sent is not None and await names_addresses(sent):
+            answered.blames_server = False  # What it says when it cannot fetch a picture.
+        raise answered
 
     @property
     def is_event_stream(self) -> bool:

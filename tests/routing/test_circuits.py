@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from routing.circuit import FAILURES_TO_OPEN, Circuit
 from routing.table import Policy
 from tests.routing.scripted import Client, Seen, Wire, answers, chat_chunk, prefills, site, streams, until
@@ -80,6 +82,31 @@ async def test_bad_requests_leave_every_circuit_closed() -> None:
         for _ in range(20):
             assert (await place.chat(bad=True)).status == 400
         assert (await place.chat(stream=True)).headers["x-switchyard-route"] == "split"
+
+
+PICTURES = {
+    "a picture at an address": {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}},
+    "a response's picture": {"type": "input_image", "image_url": "https://127.0.0.1:1/x.png"},
+    "a message's picture": {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:1/x.png"}},
+    "a picture in a file": {"type": "image_url", "image_url": {"url": "file:///x.png"}},
+}
+
+
+@pytest.mark.parametrize("part", PICTURES.values(), ids=PICTURES)
+async def test_pictures_that_cannot_be_fetched_leave_every_circuit_closed(part: dict[str, object]) -> None:
+    """The engine answers them with 500."""
+    async with site({"P1": answers(500, BOOM), "D1": answers(500, BOOM)}) as place:
+        for _ in range(FAILURES_TO_OPEN * 2):
+            assert (await place.chat(messages=[{"role": "user", "content": [part]}])).status == 500
+        assert {view.state for view in place.router.circuits().values()} == {"closed"}
+
+
+async def test_pictures_that_are_sent_along_are_no_excuse() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    async with site({"P1": answers(500, BOOM), "D1": answers(500, BOOM)}) as place:
+        for _ in range(FAILURES_TO_OPEN):
+            await place.chat(messages=[{"role": "user", "content": [part]}])
+        assert place.router.circuits()["P1"].state == "open"
 
 
 async def test_both_legs_feed_the_circuits() -> None:

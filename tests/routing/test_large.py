@@ -9,7 +9,7 @@ import pytest
 from routing import large
 from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, Raw, Unread, gather, prefill_body, why_not_split
 from routing.exchange import Exchange
-from routing.large import in_steps, read_large, read_object
+from routing.large import in_steps, names_addresses, read_large, read_object
 from routing.leg import joined
 from routing.reply import Request
 from routing.windows import top_level
@@ -195,3 +195,20 @@ async def test_usage_is_put_right_in_a_large_answer() -> None:
         answer = await place.chat()
     assert answer.json["usage"]["prompt_tokens_details"] == {"cached_tokens": 64}
     assert answer.json["choices"] == ["\u00e9" * LARGE_BYTES]
+
+
+@pytest.mark.parametrize("at", [0, LARGE_BYTES - 10, 3 * LARGE_BYTES])
+async def test_an_address_is_found_wherever_it_stands(at: int) -> None:
+    body = b'{"text": "' + b"a" * at + b'", "image_url": {"url": "http://127.0.0.1/x.png"}}'
+    assert await names_addresses(body)
+    assert await names_addresses([body[:5], memoryview(body)[5:]])
+
+
+@pytest.mark.parametrize("at", range(0, 60, 3))
+async def test_a_picture_that_is_sent_along_is_no_address(at: int) -> None:
+    body = b'{"text": "' + b"a" * (LARGE_BYTES + at) + b'", "image_url": {"url": "data:image/png;base64,AAAA"}}'
+    assert not await names_addresses(body)
+
+
+async def test_what_looks_like_an_address_in_a_text_is_none() -> None:
+    assert not await names_addresses(json.dumps({"text": '"url": "http://127.0.0.1"'}).encode())
