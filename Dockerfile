@@ -19,6 +19,17 @@ RUN python -m venv /opt/venv \
     && /opt/venv/bin/pip uninstall --yes pip setuptools \
     && /opt/venv/bin/python -m compileall -q -j 0 /opt/venv/lib
 
+# The router's hot path as machine code, by the interpreter and beside the packages it will run with. Compiler and headers
+# stay in this stage.
+FROM packages AS compiled
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
+COPY requirements-compile.lock ./
+RUN python -m pip --python /opt/venv/bin/python install --no-cache-dir --require-hashes -r requirements-compile.lock
+WORKDIR /app
+COPY tools/compile-router tools/
+COPY routing routing
+RUN /opt/venv/bin/python tools/compile-router
+
 FROM python:3.11-slim-bookworm
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 DATA_DIR=/data
 WORKDIR /app
@@ -27,11 +38,13 @@ COPY --from=pages /app/kept node_modules
 COPY manage.py ./
 COPY console console
 COPY routing routing
+COPY --from=compiled /app/out/compiled out/compiled
 COPY templates templates
 COPY static static
-# Compiled once, here: containers cannot write beside the code. The folders are where volumes are mounted: a new volume
-# takes over their owner.
+# Byte code is made once, here: containers cannot write beside the code. The machine code must fit these sources, or it
+# would not be used. The folders are where volumes are mounted: a new volume takes over their owner.
 RUN python -m compileall -q console routing \
+    && python -c "import routing.app, sys; sys.exit(not routing.is_compiled)" \
     && useradd --uid 10001 --no-create-home --home-dir /data switchyard \
     && install -d -o switchyard -g switchyard /data /secrets /join
 USER switchyard

@@ -38,4 +38,8 @@ def use_compiled(compiled: Path, sources: Path) -> bool:
     return fits
 
 
+def how_it_runs() -> str:
+    return "as machine code" if is_compiled else "as plain Python (`make compile` makes it cheaper)"
+
+
 is_compiled = os.environ.get(PLAIN_ENVIRONMENT) != "1" and use_compiled(COMPILED, Path(__file__).resolve().parent)

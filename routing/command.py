@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
+from routing import how_it_runs
 from routing.app import Message, Receive, Router, Scope, Send
 from routing.backend import Backend
 from routing.colleagues import Colleagues
@@ -39,6 +40,7 @@ MOST_WORKERS = 256
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logger.info("The router runs %s.", how_it_runs())
     if args.workers == 1:
         serve(args)
         return 0

@@ -13,6 +13,7 @@ from django.core.management import get_commands, load_command_class
 from console.demo.up import Place, console_processes
 
 ROOT = Path(__file__).parent.parent
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = [name for name, service in SERVICES.items() if service["image"] == "switchyard"]
@@ -90,13 +91,13 @@ def test_data_lies_in_named_volumes_and_the_rest_cannot_be_written(service: str)
 
 @pytest.mark.parametrize("service", OURS)
 def test_a_new_volume_belongs_to_the_user_of_the_image(service: str) -> None:
-    made = re.search(r"install -d -o switchyard -g switchyard (.+)", (ROOT / "Dockerfile").read_text())
+    made = re.search(r"install -d -o switchyard -g switchyard (.+)", DOCKERFILE)
     assert made
     assert set(volumes(service).values()) <= set(made[1].split())
 
 
 def test_the_image_holds_every_file_from_npm_that_the_pages_load() -> None:
-    copied = re.findall(r"cp (?:-r )?(.+?) \.\./kept", (ROOT / "Dockerfile").read_text())
+    copied = re.findall(r"cp (?:-r )?(.+?) \.\./kept", DOCKERFILE)
     kept = {Path(path).name for paths in copied for path in paths.split()}
     assert {Path(path).name for path in loaded_from_npm()} <= kept
     assert "outline" in kept
@@ -108,9 +109,33 @@ def loaded_from_npm() -> set[str]:
     return {found for text in texts for found in re.findall(r"vendor/[\w./-]+\.(?:js|css)", text)}
 
 
-def test_the_image_installs_what_the_tests_run_with() -> None:
-    installed, tested = pins("requirements-run.lock"), pins("requirements.lock")
-    assert installed.items() <= tested.items()
+@pytest.mark.parametrize("lock", ["requirements-run.lock", "requirements-compile.lock"])
+def test_the_image_installs_and_compiles_with_what_the_tests_run_with(lock: str) -> None:
+    assert {} != pins(lock).items() <= pins("requirements.lock").items()
+
+
+def test_all_that_the_image_installs_from_the_index_is_checked_by_hash() -> None:
+    installs = re.findall(r"pip (?:--python \S+ )?install (.+)", DOCKERFILE)
+    assert len(installs) == 2
+    assert all("--require-hashes" in words for words in installs)
+
+
+def test_the_image_takes_the_machine_code_and_leaves_the_compiler_behind() -> None:
+    *others, last = DOCKERFILE.split("\nFROM ")
+    [compiling] = [stage for stage in others if "gcc" in stage]
+    assert "tools/compile-router" in compiling
+    assert "COPY --from=compiled /app/out/compiled out/compiled" in last
+    assert "routing.is_compiled" in last
+    assert "apt-get" not in last
+
+
+def test_the_build_gets_every_file_that_the_image_copies() -> None:
+    """`.dockerignore` leaves everything out but what it names."""
+    kept = set(re.findall(r"^!(\S+)", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    copied = {
+        path for words in re.findall(r"^COPY ((?!--from).+)", DOCKERFILE, re.MULTILINE) for path in words.split()[:-1]
+    }
+    assert copied == kept
 
 
 def pins(lock: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The ASGI application of the web process that listens: the router, and what watches over it."""
 
 import asyncio
+import logging
 from typing import Any
 
 import orjson
@@ -9,8 +10,10 @@ from django.db import Error
 from console import metrics
 from console.gateway.services import Services
 from console.slots import Receive, Scope, Send
+from routing import how_it_runs
 from routing.app import is_ours
 
+logger = logging.getLogger(__name__)
 HEALTH = ("/healthz", "/health")
 """The second is where clients made for engines ask."""
 OWN_PATHS = (*HEALTH, "/metrics")
@@ -64,6 +67,7 @@ class RouterApplication:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         await self.services.start()
+        logger.info("The router runs %s.", how_it_runs())
         await send({"type": "lifespan.startup.complete"})
         await receive()
         await self.services.stop()

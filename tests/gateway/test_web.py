@@ -14,6 +14,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from console.accounts.models import ApiToken, Role
+from routing import how_it_runs
 from tests.factories import make_deployment, make_user
 from tests.web import RunningWeb, receive
 
@@ -24,6 +25,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def web(valkey: "redis.Redis", transactional_db: None) -> Iterator[RunningWeb]:
     with RunningWeb() as running:
         yield running
+
+
+def test_its_log_says_whether_the_router_runs_compiled(caplog: pytest.LogCaptureFixture, web: RunningWeb) -> None:
+    assert f"The router runs {how_it_runs()}." in [record.getMessage() for record in caplog.get_records("setup")]
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/health"])

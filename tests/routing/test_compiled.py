@@ -17,7 +17,7 @@ def tree(tmp_path: Path) -> Path:
     shutil.copytree(Path(routing.__file__).parent, tmp_path / "routing", ignore=shutil.ignore_patterns("__pycache__"))
     made = tmp_path / "out" / "compiled"
     (made / "routing").mkdir(parents=True)
-    (made / "routing" / "clock.py").write_text("MADE = True\n")
+    (made / "routing" / "clock.py").write_text((tmp_path / "routing" / "clock.py").read_text() + "\nMADE = True\n")
     (made / "DIGEST").write_text(routing.sources_digest(tmp_path / "routing"))
     return tmp_path
 
@@ -29,6 +29,30 @@ def clock_file(tree: Path, **environment: str) -> Path:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tree, env={**plain, **environment}, capture_output=True, text=True, check=True)
     return Path(done.stdout.strip()).relative_to(tree)
+
+
+def log_of_a_start(tree: Path) -> str:
+    """Of the router alone, from its start to SIGTERM."""
+    words = ["-m", "routing", "--workers", "1", "--log-level", "info", "--port", "0", "--plain", "http://127.0.0.1:9"]
+    plain = {name: value for name, value in os.environ.items() if name != routing.PLAIN_ENVIRONMENT}
+    process = subprocess.Popen([sys.executable, *words], cwd=tree, env=plain, stderr=subprocess.PIPE, text=True)
+    log = ""
+    assert process.stderr is not None
+    with process, process.stderr:
+        for line in process.stderr:
+            log += line
+            if "running on" in line:
+                process.terminate()
+    return log
+
+
+def test_a_start_says_that_machine_code_runs(tree: Path) -> None:
+    assert "The router runs as machine code." in log_of_a_start(tree)
+
+
+def test_a_start_says_that_plain_python_runs_and_what_would_be_cheaper(tree: Path) -> None:
+    (tree / "out" / "compiled" / "DIGEST").unlink()
+    assert "The router runs as plain Python (`make compile` makes it cheaper)." in log_of_a_start(tree)
 
 
 def test_what_was_made_of_these_sources_is_used(tree: Path) -> None:
