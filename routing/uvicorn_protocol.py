@@ -15,6 +15,7 @@ from routing.direct import DirectReply
 from routing.http1 import Headers
 from routing.paths import is_ours
 from routing.reply import Request
+from routing.upgrades import IgnoresUpgrades
 
 
 def protocol_for(router: Router) -> type[HttpToolsProtocol]:
@@ -37,7 +38,7 @@ class PlainCycle(RequestResponseCycle):
         await super().send(message)
 
 
-class OldClients(HttpToolsProtocol):
+class OldClients(IgnoresUpgrades):
     """uvicorn's protocol, which answers requests of HTTP/1.0 without chunks."""
 
     def on_headers_complete(self) -> None:

@@ -21,6 +21,7 @@ import uvicorn
 from console.embedded import free_port
 from console.gateway import pages_process
 from tests.gateway.test_commands import command, console
+from tests.routing.test_upgrades import OFFER
 from tests.waiting import wait_until
 
 __all__ = ["console"]
@@ -130,6 +131,13 @@ def test_a_large_form_arrives_whole(web: Web) -> None:
     form = b"username=" + b"x" * 2_000_000
     answer = httpx.post(f"{web.url}/login/", content=form, timeout=60)
     assert answer.status_code == 403, "Django read the form and missed its CSRF token"
+
+
+def test_a_form_that_offers_http_2_arrives_with_its_fields(web: Web) -> None:
+    with httpx.Client(base_url=web.url, timeout=60) as client:
+        client.get("/login/")
+        form = {"csrfmiddlewaretoken": client.cookies["csrftoken"], "username": "nobody", "password": "nothing"}
+        assert client.post("/login/", data=form, headers=OFFER).status_code == 200, "the form again, with what is wrong"
 
 
 def raw(web: Web, *parts: bytes) -> bytes:
