@@ -59,7 +59,7 @@ def vllm() -> Plan:
     return Plan(
         deployment={
             "name": "demo-vllm",
-            "model": str(home / "tiny-model"),
+            "model": env.text("ENGINE_MODEL", str(home / "tiny-model")),
             "served_model_name": "tiny",
             "engine": Engine.VLLM,
             "engine_args": [*CPU_ENGINE_ARGS, *shlex.split(env.text("ENGINE_ARGS"))],

@@ -60,7 +60,6 @@ REASONED = {"regex": "Here is my thought process: one two Here is my response: t
 WITH_USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 USAGE_EACH = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 USAGE_EACH_ONLY = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
-PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
 def chat(messages: object = SEA, **more: object) -> Json:
@@ -88,6 +87,7 @@ CHATS = [
     *both_ways("sampled chat", CHAT, {"messages": SEA, **SAMPLED}),
     *both_ways("three choices", CHAT, {"messages": SEA, **SAMPLED, "n": 3}, ONE_SERVER),
     Case("chat with a floor", CHAT, chat(min_tokens=5)),
+    Case("chat with an echo", CHAT, chat(echo=True), ONE_SERVER),
     *both_ways("chat with stop strings", CHAT, chat(stop=["a", "e"], max_tokens=40)),
     Case("chat that stops at its first token", CHAT, chat(logit_bias={"2": 100})),
     Case("chat that stops at its first token, streamed", CHAT, chat(logit_bias={"2": 100}, stream=True)),
@@ -220,12 +220,6 @@ REFUSALS = [
     Case("messages left out", CHAT, {"temperature": 0}, REFUSED),
     Case("a message of no one", CHAT, chat([{"content": "x"}]), REFUSED),
     Case("messages that are none", CHAT, chat("hello"), REFUSED),
-    Case(
-        "a picture for a model of text",
-        CHAT,
-        chat([{"role": "user", "content": [{"type": "text", "text": "hi"}, PICTURE]}]),
-        REFUSED,
-    ),
     Case(
         "a schema that is none",
         CHAT,

@@ -1,4 +1,5 @@
-"""Real vLLM with NIXL on this machine's CPU, for all of these tests: a prefill and a decode server, and a third.
+"""Real vLLM with NIXL on this machine's CPU, for all of these tests: a prefill and a decode server, and a third. Their
+model takes pictures too.
 
 Three engines are what two cores can carry, and a start takes half a minute or more. Files run in the order of their
 names: `test_real_vllm_the_end` ends what the others used.
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from console.demo.plans import real_engine_home
 from tests.real_engine.yard import START_LIMIT_S, Yard
 
 STRUCTURED = '{"backend": "xgrammar", "enable_in_reasoning": true, "disable_any_whitespace": true}'
@@ -18,7 +20,9 @@ ENGINE_ARGS = f"{TOOLS} --structured-outputs-config '{STRUCTURED}'"
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    demo = Yard(tmp_path_factory.mktemp("real"), ENGINE="vllm", TRAFFIC="0", ENGINE_ARGS=ENGINE_ARGS)
+    model = str(real_engine_home() / "tiny-vision-model")
+    folder = tmp_path_factory.mktemp("real")
+    demo = Yard(folder, ENGINE="vllm", TRAFFIC="0", ENGINE_ARGS=ENGINE_ARGS, ENGINE_MODEL=model)
     try:
         demo.wait_until_ready(START_LIMIT_S)
         yield demo

@@ -10,13 +10,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.real_engine.cases import CASES, ONE_SERVER, REFUSED, SPLIT, Case
+from tests.real_engine.cases import CASES, CHAT, ONE_SERVER, REFUSED, SPLIT, Case, chat
 from tests.real_engine.comparing import differences
-from tests.real_engine.yard import Yard
+from tests.real_engine.picture_cases import PICTURE_CASES, asks, picture, text
+from tests.real_engine.pictures import data_url, png
+from tests.real_engine.yard import Yard, external_tokens
 
 pytestmark = pytest.mark.real_engine
 
+ALL_CASES = [*CASES, *PICTURE_CASES]
 ANSWER_LIMIT_S = 120.0
+PICTURE_TOKENS = 144
 ROUTES = {SPLIT: "split", ONE_SERVER: "direct"}
 
 
@@ -26,7 +30,9 @@ class Side:
 
     def __init__(self, url: str, key: str) -> None:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_LIMIT_S)
+        # A connection for each: an engine closes one after some of its errors without saying so.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_LIMIT_S, limits=limits)
         self._turn = ThreadPoolExecutor(1)
 
     def put(self, case: Case) -> "Future[httpx.Response]":
@@ -54,14 +60,14 @@ Answers = dict[str, tuple["Future[httpx.Response]", "Future[httpx.Response]"]]
 def answers(sides: tuple[Side, Side], request: pytest.FixtureRequest) -> Answers:
     """By the name of the case, of all that are to run: neither side waits for the other."""
     direct, routed = sides
-    return {case.name: (direct.put(case), routed.put(case)) for case in CASES if is_chosen(case, request.session)}
+    return {case.name: (direct.put(case), routed.put(case)) for case in ALL_CASES if is_chosen(case, request.session)}
 
 
 def is_chosen(case: Case, session: pytest.Session) -> bool:
     return any(item.name.endswith(f"[{case.name}]") for item in session.items)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.name)
 def test_the_answer_is_the_same_directly_and_split(answers: Answers, case: Case) -> None:
     direct, routed = (answer.result() for answer in answers[case.name])
     found = differences(direct, routed, own_words=case.own_words)
@@ -69,3 +75,15 @@ def test_the_answer_is_the_same_directly_and_split(answers: Answers, case: Case)
     assert (direct.status_code >= 400) is (case.goes == REFUSED)
     if case.goes != REFUSED:
         assert routed.headers["x-switchyard-route"] == ROUTES[case.goes]
+
+
+def test_what_is_said_of_a_picture_depends_on_it_and_its_cache_goes_over(demo: Yard, sides: tuple[Side, Side]) -> None:
+    decode, said = demo.in_role("decode")["url"], []
+    for seed in (71, 72):
+        before = external_tokens(decode)
+        question = chat(asks(picture(data_url(png(seed))), text("What is it?")))
+        answer = sides[1].put(Case("a new picture", CHAT, question)).result().json()
+        said.append(answer["choices"][0]["message"]["content"].split())
+        assert external_tokens(decode) - before >= PICTURE_TOKENS
+    assert said[0] != said[1]
+    assert all(len(set(words)) > 6 for words in said)

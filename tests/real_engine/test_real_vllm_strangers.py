@@ -16,6 +16,9 @@ import pytest
 from console.demo.plans import CPU_ENGINE_ARGS, CPU_ENGINE_ENV, real_engine_home
 from console.embedded import free_port
 from tests.mixed_load import MixedLoad
+from tests.real_engine.cases import CHAT, chat
+from tests.real_engine.comparing import differences
+from tests.real_engine.picture_cases import ONE, asks, picture, text
 from tests.real_engine.yard import SMALL, START_LIMIT_S, Yard, external_tokens, is_free
 from tests.waiting import wait_for
 
@@ -125,6 +128,16 @@ def test_requests_are_split_through_it(
         )
     assert load.problems == []
     assert external_tokens(strangers[1].url) > before
+
+
+def test_a_picture_for_a_model_of_text_is_refused_as_the_engine_does(
+    demo: Yard, adopted: tuple[str, str], strangers: tuple[Stranger, Stranger]
+) -> None:
+    body = {"model": NAME, **chat(asks(picture(ONE), text("What is it?")))}
+    asked = [(strangers[1].url, {"authorization": f"Bearer {KEY}"}), (demo.url, {})]
+    direct, routed = (httpx.post(f"{url}{CHAT}", json=body, headers=headers, timeout=60) for url, headers in asked)
+    assert differences(direct, routed) == []
+    assert routed.status_code == 400
 
 
 @pytest.mark.parametrize(("deed", "body"), [("stop", {}), ("start", {}), ("move", {"role": "plain"})])
