@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -89,11 +89,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             f"--{role}", action="append", default=[], metavar="URL", help=f"a {role} server; repeatable"
         )
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=_whole(0, 65535), default=8000, help="0 takes a free one")
     parser.add_argument("--model", help="the name that clients send; asked of the servers when not given")
     parser.add_argument(
         "--workers",
-        type=_count,
+        type=_whole(1, MOST_WORKERS),
         default=DEFAULT_WORKERS,
         metavar="N",
         help="processes that share the work; 2, or 1 where only one core is usable, unless given",
@@ -114,10 +114,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def _count(text: str) -> int:
-    if text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_WORKERS:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text}: a whole number from 1 to {MOST_WORKERS}")
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if text.isascii() and text.isdigit() and least <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text}: a whole number from {least} to {most}")
+
+    return read
 
 
 def _policy_help() -> str:

@@ -62,6 +62,7 @@ def _bound(family: socket.AddressFamily, address: tuple[Any, ...], *, shared: bo
 
 
 def _in_words(host: str, port: int, error: OSError) -> str:
+    host = host or "every address"
     if error.errno == errno.EADDRINUSE:
         return f"Port {port} of {host} is taken by another process. Stop that one, or choose another with --port."
     return f"Cannot listen on port {port} of {host}: {error.strerror or error}. Choose others with --host and --port."

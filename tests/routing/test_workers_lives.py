@@ -164,6 +164,12 @@ def test_a_wrong_number_of_workers_is_refused_in_words(count: str) -> None:
     assert f"{count}: a whole number from 1" in ended.stderr
 
 
+@pytest.mark.parametrize("port", ["-1", "65536", "http"])
+def test_a_wrong_port_is_refused_in_words(port: str) -> None:
+    ended = ended_soon(*command(0, *NOBODY), f"--port={port}")
+    assert (ended.returncode, f"{port}: a whole number from 0 to 65535" in ended.stderr) == (2, True)
+
+
 def test_an_address_that_is_not_ours_is_refused_in_words() -> None:
     ended = ended_soon(*command(free_port(), *NOBODY, "--host", "192.0.2.1"))
     assert ended.returncode == 1
