@@ -102,6 +102,14 @@ async def crew(*args: str, workers: int = 2) -> AsyncIterator[Crew]:
                 kill(pid)
 
 
+def is_running(pid: int) -> bool:
+    """Not one that has ended and that nobody has asked about yet, either."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def kill(pid: int) -> None:
     try:
         psutil.Process(pid).kill()

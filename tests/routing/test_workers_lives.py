@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from console.embedded import free_port
-from tests.routing.crew import ROOT, Crew, command, crew, crew_before
+from tests.routing.crew import ROOT, Crew, command, crew, crew_before, is_running
 from tests.routing.scripted import Client, Seen, Wire, ask, chat_body, chat_chunk, streams, until
 
 NOBODY = ("--plain", "http://127.0.0.1:9", "--model", "m")
@@ -111,7 +111,7 @@ async def test_a_second_signal_ends_all_at_once() -> None:
         await nobody_listens(made.port)
         made.send(signal.SIGINT)
         assert await made.end() == 128 + signal.SIGINT
-        await until(lambda: not any(map(psutil.pid_exists, workers)))
+        assert not any(map(is_running, workers))
 
 
 async def test_no_worker_is_left_when_the_parent_is_killed() -> None:
@@ -121,10 +121,11 @@ async def test_no_worker_is_left_when_the_parent_is_killed() -> None:
         client = await made.at(workers[0])
         await begin(client)
         made.send(signal.SIGKILL)
+        assert await made.end() == -signal.SIGKILL
         await nobody_listens(made.port)
         held.go.set()
         assert b"[DONE]" in await rest(client)
-        await until(lambda: not any(map(psutil.pid_exists, workers)), timeout_s=20)
+        await until(lambda: not any(map(is_running, workers)), timeout_s=20)
 
 
 async def test_a_worker_that_is_asked_to_end_by_itself_ends_its_streams_and_is_replaced() -> None:
