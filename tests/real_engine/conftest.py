@@ -24,6 +24,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     folder = tmp_path_factory.mktemp("real")
     demo = Yard(folder, ENGINE="vllm", TRAFFIC="0", ENGINE_ARGS=ENGINE_ARGS, ENGINE_MODEL=model)
     try:
+        demo.add_early("plain")
         demo.wait_until_ready(START_LIMIT_S)
         yield demo
     finally:
@@ -32,12 +33,5 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 
 @pytest.fixture(scope="session")
 def third(demo: Yard) -> str:
-    """Name of a server of the same deployment, launched over REST as a plain one, which it is until it is moved."""
-    made = demo.post(
-        "/api/servers",
-        {"deployment": demo.demo["deployment"], "host": "this-machine", "role": "plain", "start": True},
-    )
-    assert made.status_code == 201, made.text
-    name = str(made.json()["name"])
-    demo.wait_for_state(name, "ready")
-    return name
+    """Name of a server of the same deployment, added over REST as a plain one, which it is until it is moved."""
+    return str(demo.in_role("plain")["name"])

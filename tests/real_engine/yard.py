@@ -4,6 +4,8 @@ import json
 import re
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -12,7 +14,7 @@ import httpx
 import psutil
 
 from tests.mixed_load import MixedLoad
-from tests.running import RunningDemo, is_running
+from tests.running import ROOT, RunningDemo, is_running
 from tests.waiting import wait_for
 
 START_LIMIT_S = 600.0
@@ -43,6 +45,23 @@ class Yard(RunningDemo):
             return server if server["state"] == state and server["move"] is None else None
 
         return wait_for(reached, f"{name} is {state}", limit_s)
+
+    def add_early(self, role: str) -> None:
+        """A server more while the demo is about to start its own, so that it starts them all side by side."""
+        wait_for(self._has_deployment, "the demo has its deployment", START_LIMIT_S)
+        words = [sys.executable, "manage.py", "maketoken", "admin", "--name", "early", "--scope", "operator"]
+        made = subprocess.run(words, cwd=ROOT, env=self.env, capture_output=True, text=True, check=True)
+        token = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        body = {"deployment": "demo-vllm", "host": "this-machine", "role": role}
+        answer = httpx.post(f"{self.url}/api/servers", json=body, headers=token, timeout=30)
+        assert answer.status_code == 201, answer.text
+
+    def _has_deployment(self) -> bool:
+        assert self.process.poll() is None, self.output
+        try:
+            return bool(self._column("select count(*) from fleet_deployment where name = ?", "demo-vllm"))
+        except sqlite3.OperationalError:
+            return False
 
     def start(self, name: str) -> None:
         answer = self.post(f"/api/servers/{self.server(name)['id']}/start", {})
