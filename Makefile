@@ -55,7 +55,7 @@ real-engine:
 	@real-engine/setup.sh
 
 test-real-engine: install real-engine
-	@tools/once $(ENGINE_HOME)/guidellm/.requirements.sha256 tests/real_engine/guidellm-requirements.txt -- \
+	@tools/once "$(ENGINE_HOME)/guidellm/.requirements.sha256" tests/real_engine/guidellm-requirements.txt -- \
 		tools/install-guidellm "$(ENGINE_HOME)" "$(ENGINE_HOME)/guidellm"
 	$(RUN) -m pytest -m real_engine $(TESTS)
 
