@@ -12,12 +12,27 @@ def pick_range(data_dir: Path) -> tuple[int, int]:
     """First and last port: the range of the last run, whose servers may still be there, else a free one."""
     kept = data_dir / "run" / "ports"
     if kept.exists():
-        return _parse(kept.read_text())
+        first, last = _parse(kept.read_text())
+        _claim(first)
+        return first, last
     begin = zlib.crc32(str(data_dir).encode())
     blocks = (FIRST + BLOCK * ((begin + step) % BLOCKS) for step in range(BLOCKS))
-    first = next((block for block in blocks if _is_free(block)), FIRST)
-    kept.write_text(f"{first}-{first + BLOCK - 1}")
-    return first, first + BLOCK - 1
+    first = next((block for block in blocks if _claim(block) and _is_free(block)), FIRST)
+    last = first + BLOCK - 2
+    kept.write_text(f"{first}-{last}")
+    return first, last
+
+
+def _claim(first: int) -> bool:
+    """Binds the last port of the block while this process lives, so that demos which start at once see each other."""
+    claim = socket.socket()
+    try:
+        claim.bind(("127.0.0.1", first + BLOCK - 1))
+    except OSError:
+        claim.close()
+        return False
+    claim.detach()
+    return True
 
 
 def _parse(text: str) -> tuple[int, int]:
@@ -26,8 +41,8 @@ def _parse(text: str) -> tuple[int, int]:
 
 
 def _is_free(first: int) -> bool:
-    """Nothing listens on any port of the block."""
-    return all(not _listens(port) for port in range(first, first + BLOCK))
+    """Nothing listens on any port of the block, whose last one is ours."""
+    return all(not _listens(port) for port in range(first, first + BLOCK - 1))
 
 
 def _listens(port: int) -> bool:

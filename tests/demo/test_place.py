@@ -1,6 +1,8 @@
 """Where a local run lives: its address, its port, and the ports of its servers."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from console.demo.ports import pick_range
 from console.demo.supervise import CannotRun
 from console.demo.up import Place, allowed_hosts, refuse_taken_port
 from console.embedded import EmbeddedValkey
+from tests.running import ROOT
 
 
 def place(port: int, host: str = "127.0.0.1") -> Place:
@@ -56,6 +59,21 @@ def test_two_demos_do_not_share_ports(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", one[0])):
         two = pick_range(tmp_path / "two")
     assert two[1] < one[0] or one[1] < two[0]
+
+
+def test_two_demos_that_start_at_once_do_not_share_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing listens yet, and both begin to look at the same place."""
+    monkeypatch.setattr("zlib.crc32", lambda _: 0)
+    picking = "import pathlib, sys, zlib; zlib.crc32 = lambda _: 0; from console.demo.ports import pick_range; "
+    picking += "print(*pick_range(pathlib.Path(sys.argv[1])), flush=True); sys.stdin.read()"
+    for name in ("one", "two"):
+        (tmp_path / name / "run").mkdir(parents=True)
+    command = [sys.executable, "-c", picking, str(tmp_path / "one")]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        first, last = map(int, other.stdout.readline().split())
+        mine = pick_range(tmp_path / "two")
+    assert mine[1] < first or last < mine[0]
 
 
 class TestBind:
