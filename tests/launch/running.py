@@ -25,6 +25,7 @@ from console.fleet import actions
 from console.fleet.models import Deployment, Host, Move, Pair, Server
 from console.fleet.states import PairState, ServerState
 from console.settings import database as database_settings
+from tests import own
 from tests.factories import ADMIN, OPERATOR
 from tests.waiting import LIMIT_S, wait_for
 
@@ -44,7 +45,7 @@ class Installation:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.web_port = free_port()
         self._gpu = 0
-        self._first_port = 24000 + os.getpid() % 32 * PORTS_EACH
+        self._first_port = 24000 + own.number(32) * PORTS_EACH
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("DATABASE", "PYTEST"))},
             "DATA_DIR": str(folder),
