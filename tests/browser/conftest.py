@@ -4,10 +4,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, StorageState, expect, sync_playwright
 
 from tests.running import ROOT, RunningDemo
 from tests.waiting import wait_for
@@ -57,10 +59,19 @@ def complaints() -> list[str]:
     return []
 
 
-@pytest.fixture
-def visitor(browser: Browser, demo: RunningDemo, complaints: list[str]) -> Iterator[Page]:
-    """A page of somebody who is not logged in."""
-    context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 1000})
+@pytest.fixture(scope="session")
+def logged_in(browser: Browser, demo: RunningDemo) -> StorageState:
+    """The cookies of the admin: logging in takes as long as looking at a page. Who logs out, logs in by hand before."""
+    with browser.new_context(base_url=demo.url) as context:
+        page = context.new_page()
+        log_in(page, demo.demo["username"], demo.demo["password"])
+        page.get_by_role("button", name="Log out").wait_for()
+        return context.storage_state()
+
+
+@contextmanager
+def new_page(browser: Browser, demo: RunningDemo, complaints: list[str], **more: Any) -> Iterator[Page]:
+    context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 1000}, **more)
     context.set_default_timeout(30_000)
     page = context.new_page()
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -68,6 +79,13 @@ def visitor(browser: Browser, demo: RunningDemo, complaints: list[str]) -> Itera
     yield page
     context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def visitor(browser: Browser, demo: RunningDemo, complaints: list[str]) -> Iterator[Page]:
+    """A page of somebody who is not logged in."""
+    with new_page(browser, demo, complaints) as page:
+        yield page
 
 
 # A refused form is an answer, and a request that a page gave up because it was left is nobody's fault.
@@ -80,11 +98,10 @@ def note(message: ConsoleMessage, complaints: list[str]) -> None:
 
 
 @pytest.fixture
-def page(visitor: Page, demo: RunningDemo) -> Page:
-    """A page of the admin, on the overview."""
-    log_in(visitor, demo.demo["username"], demo.demo["password"])
-    visitor.get_by_role("button", name="Log out").wait_for()
-    return visitor
+def page(browser: Browser, demo: RunningDemo, complaints: list[str], logged_in: StorageState) -> Iterator[Page]:
+    """A page of the admin, nowhere yet."""
+    with new_page(browser, demo, complaints, storage_state=logged_in) as page:
+        yield page
 
 
 @pytest.fixture

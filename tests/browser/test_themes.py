@@ -49,6 +49,7 @@ def test_a_page_is_drawn_in_both_themes(page: Page, demo: RunningDemo, screensho
 
 
 def test_the_switch_changes_the_theme_and_is_remembered(page: Page) -> None:
+    page.goto("/")
     before = background(page)
     page.locator("[data-theme-switch]").click()
     assert is_dark(background(page)) != is_dark(before)
