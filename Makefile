@@ -14,7 +14,7 @@ ENGINE_HOME := $(or $(REAL_ENGINE_HOME),$(HOME)/.cache/real-engine)
 RUN := $(VENV)/bin/python
 TESTS ?= tests
 .DEFAULT_GOAL := help
-.PHONY: help compile install install-python install-npm test-tools demo test test-compiled lint real-engine test-real-engine bench bench-scale clean
+.PHONY: help compile install install-python install-npm test-tools demo test test-browser test-whole-demo test-compiled lint real-engine test-real-engine bench bench-scale clean
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -39,14 +39,20 @@ lint: install-python
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 
-# Three runs, whatever becomes of the others: what shares nothing runs on two cores; what starts whole demos has the
-# machine to itself; the router's tests once more with its hot path compiled.
+# Whatever becomes of one part, the others run. Most tests wait for processes, so there are more of them at once than
+# cores; the two parts that start whole demos run side by side, each told when it is over.
 test: install test-tools
 	@failed=0; \
-	SWITCHYARD_PLAIN_PYTHON=1 $(RUN) -m pytest -n 2 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
-	$(RUN) -m pytest -m "browser or whole_demo" $(TESTS) || failed=1; \
+	SWITCHYARD_PLAIN_PYTHON=1 $(RUN) -m pytest -n 3 --dist loadfile -m "not real_engine and not browser and not whole_demo" $(TESTS) || failed=1; \
+	$(MAKE) --no-print-directory -k -j2 -Otarget test-browser test-whole-demo || failed=1; \
 	$(MAKE) --no-print-directory test-compiled || failed=1; \
 	exit $$failed
+
+test-browser:
+	$(RUN) -m pytest -m browser $(TESTS)
+
+test-whole-demo:
+	$(RUN) -m pytest -m whole_demo $(TESTS)
 
 test-compiled: compile
 	$(RUN) -m pytest -n 2 --dist loadfile tests/routing tests/gateway
