@@ -66,17 +66,19 @@ class PagesProcess:
             self._kept.append((descriptor, data, timer))
 
     async def follow(self) -> None:
-        """Starts it, and starts it again when it ends."""
-        while True:
+        """Starts it, and starts it again when it ends. Returns after `terminate`."""
+        while not self.is_over():
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
                 with theirs:
                     self._process = await start(theirs)
+                if self.is_over():  # Told while it started.
+                    send(self._process, signal.SIGTERM)
                 self._channel = Channel(ours, self)
                 code = await self._watched(self._process)
             finally:
                 self._let_go(ours)
-            if self.has_ended:
+            if self.is_over():
                 return
             self.restarts += 1
             log.error("the pages' process ended with status %s and starts again", code)
@@ -94,8 +96,7 @@ class PagesProcess:
                     log.error("the pages' process has said nothing for %g s and is killed", SILENT_LIMIT_S)
                     send(process, signal.SIGKILL)
 
-    @property
-    def has_ended(self) -> bool:
+    def is_over(self) -> bool:
         """For good: `terminate` was called."""
         return self._ends
 

@@ -22,7 +22,7 @@ from console.embedded import free_port
 from console.gateway import pages_process
 from tests.gateway.test_commands import command, console
 from tests.routing.test_upgrades import OFFER
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 __all__ = ["console"]
 
@@ -200,7 +200,6 @@ async def test_pages_that_hang_are_killed_and_what_they_did_not_take_is_served(
     console: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pages_process, "SILENT_LIMIT_S", 5.0)
     monkeypatch.setenv("DATA_DIR", console)
     pages = pages_process.PagesProcess()
     following = asyncio.create_task(pages.follow())
@@ -211,19 +210,55 @@ async def test_pages_that_hang_are_killed_and_what_they_did_not_take_is_served(
         near, far = socket.socketpair()
         near.setblocking(False)
         pages.pass_on(far.detach(), request("/login/", more=LAST))
+        with monkeypatch.context() as impatient:  # only now: a start may take its time
+            impatient.setattr(pages_process, "SILENT_LIMIT_S", 1.0)
+            await until(lambda: pages.restarts == 1)
         with near:
             answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(near, 100), 60)
         assert answer.startswith(b"HTTP/1.1 ")
-        assert pages.restarts == 1
     finally:
         await pages.stop()
         await following
 
 
 async def ready(pages: pages_process.PagesProcess) -> None:
-    async with asyncio.timeout(60):
-        while not pages.is_ready:  # noqa: ASYNC110 (its word tells nobody else)
-            await asyncio.sleep(0.05)
+    await until(lambda: pages.is_ready)
+
+
+async def test_pages_that_are_about_to_start_again_do_not_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_process, "start", start_a_sleeper)
+    pages = pages_process.PagesProcess()
+    following = asyncio.create_task(pages.follow())
+    await until(lambda: pages._process is not None)
+    assert pages._process is not None
+    pages._process.kill()
+    await until(lambda: pages.restarts == 1)
+    await pages.stop()
+    await asyncio.wait_for(following, 60)
+    assert pages._process.returncode == -signal.SIGKILL, "there was no other"
+
+
+async def test_pages_that_are_just_being_started_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def start_slowly(end: socket.socket) -> asyncio.subprocess.Process:
+        begun.set()
+        await go_on.wait()
+        return await start_a_sleeper(end)
+
+    monkeypatch.setattr(pages_process, "start", start_slowly)
+    pages = pages_process.PagesProcess()
+    following = asyncio.create_task(pages.follow())
+    await begun.wait()
+    await pages.stop()
+    go_on.set()
+    await asyncio.wait_for(following, 60)
+    assert pages._process is not None
+    assert pages._process.returncode == -signal.SIGTERM
+
+
+async def start_a_sleeper(end: socket.socket) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec("sleep", "600")
 
 
 def test_killed_pages_come_back_and_the_router_answers_meanwhile(own_web: Web) -> None:
