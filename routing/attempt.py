@@ -25,6 +25,9 @@ from routing.relay import StreamRelay
 from routing.sse import DIALECTS, Scanner
 from routing.usage import cached_tokens, read_usage, with_counts_of_prefill
 
+NOT_HELD = b"but data is not provided"
+"""What an engine says of a picture that it knows by no such name."""
+
 
 class Watch(Protocol):
     """Who wants to know what happens while a request runs."""
@@ -114,6 +117,9 @@ class Attempt:
                 if answer is None:
                     raise BadAnswer(f"{prefill.name} did not answer with a JSON object")
         except Answered as refusal:
+            if _lacks_picture(refusal):
+                self._do_without("does not hold what a name stands for")
+                return None
             if not tells_of_our_token(refusal):
                 raise
             raise await in_own_words(prefill, ask, self._record.request_id) or refusal from refusal
@@ -132,12 +138,17 @@ class Attempt:
             record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
         params = answer.get("kv_transfer_params")
         if not isinstance(params, dict) or not params.get("remote_block_ids"):
-            record.route = "fallback"
-            record.reason = f"fallback: {prefill.name} handed nothing over"
+            self._do_without("handed nothing over")
             return None
         if record.cached_tokens is None:
             record.cached_tokens = cached_tokens(params.get("remote_prefill_cached_tokens"))
         return Handoff(prefill, params)
+
+    def _do_without(self, why: str) -> None:
+        """The decode server does it all."""
+        assert self._choice.prefill is not None
+        self._record.route = "fallback"
+        self._record.reason = f"fallback: {self._choice.prefill.name} {why}"
 
     # The leg that answers
 
@@ -255,6 +266,11 @@ class Attempt:
         record.prompt_tokens = usage.prompt_tokens or record.prompt_tokens
         if self._choice.prefill is None:
             record.cached_tokens = usage.cached_tokens
+
+
+def _lacks_picture(refusal: Answered) -> bool:
+    """The client sent a picture's name alone, and only servers that saw the picture know it: the decode server may."""
+    return refusal.is_clients and NOT_HELD in refusal.body
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

@@ -132,6 +132,25 @@ async def test_a_prefill_server_that_hands_nothing_over_leaves_decode_to_do_it_a
     assert record.reason == "fallback: P1 handed nothing over"
 
 
+NOT_HELD = {"error": {"message": "Cache miss for image at index 0 but data is not provided.", "code": 400}}
+NAMED = [{"role": "user", "content": [{"type": "image_url", "image_url": None, "uuid": "the tank"}]}]
+
+
+async def test_a_picture_whose_name_the_prefill_server_does_not_know_is_left_to_decode() -> None:
+    async with site({"P1": answers(400, NOT_HELD), "D1": streams()}) as place:
+        answer = await place.chat(messages=NAMED)
+        record = await place.record()
+        assert "kv_transfer_params" not in place["D1"].seen[0].body
+    assert (answer.status, record.attempts) == (200, 1)
+    assert record.reason == "fallback: P1 does not hold what a name stands for"
+
+
+async def test_a_picture_whose_name_no_server_knows_is_refused_in_the_engines_words() -> None:
+    async with site({"P1": answers(400, NOT_HELD), "D1": answers(400, NOT_HELD)}) as place:
+        answer = await place.chat(messages=NAMED)
+    assert (answer.status, answer.json) == (400, NOT_HELD)
+
+
 async def test_without_prefill_servers_the_policy_decides() -> None:
     async with site({"D1": streams()}) as place:
         assert (await place.chat(stream=True)).headers["x-switchyard-route"] == "fallback"
