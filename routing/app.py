@@ -22,6 +22,7 @@ from routing.loads import Load, Sample
 from routing.metrics import RouterMetrics
 from routing.models import model_cards
 from routing.paths import is_ours
+from routing.pump import Pump
 from routing.record import Observer, Record
 from routing.release import release
 from routing.reply import Request
@@ -79,6 +80,7 @@ class Router:
         self._swapped: asyncio.Event | None = None
         self._waiting = 0
         self.turnstile = Turnstile()
+        self.pump = Pump()
         self.metrics.watch(self)
         self.swap(table)
 
@@ -147,6 +149,7 @@ class Router:
     @property
     def active(self) -> Iterable[Exchange]:
         """The running requests; each has a `record` that grows while it runs."""
+        self.pump.look()
         return tuple(self._active)
 
     def loads(self) -> dict[str, Load]:
@@ -194,6 +197,7 @@ class Router:
         await asyncio.gather(*running, *self._releases, return_exceptions=True)
         for backend in self._backends.values():
             backend.pool.retire()
+        self.pump.close()
 
     # For exchanges
 
@@ -331,6 +335,9 @@ class AsgiReply:
 
     def write_frames(self, frames: bytes) -> None:
         self.write(unframed(frames))
+
+    def descriptor(self) -> int | None:
+        return None
 
     def finish(self) -> None:
         self._finished = True

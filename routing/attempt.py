@@ -20,6 +20,7 @@ from routing.large import read_object
 from routing.leg import Leg
 from routing.limits import in_own_words, tells_of_our_token
 from routing.loads import take
+from routing.pump import Pump
 from routing.record import Record
 from routing.relay import StreamRelay
 from routing.sse import DIALECTS, Scanner
@@ -33,6 +34,7 @@ class Watch(Protocol):
     """Who wants to know what happens while a request runs."""
 
     responses: Memory
+    pump: Pump
 
     def first_token(self, record: Record) -> None: ...
 
@@ -193,6 +195,7 @@ class Attempt:
             begin=lambda: self._begin(head, scanner.response_id),
             first_token=self._first_token,
             idle_s=self._timeouts.idle_s,
+            pump=self._job.watch.pump,
         )
         try:
             error = await relay.ended

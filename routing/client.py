@@ -139,6 +139,33 @@ class Connection(asyncio.Protocol):
             self.last_byte_at = time.monotonic()
             self.transport.resume_reading()
 
+    def descriptor(self) -> int | None:
+        """Of the socket, when another may read it in our place: what comes is not encrypted, and we are not waiting."""
+        transport = self.transport
+        if transport is None or transport.is_closing() or self.paused or transport.get_extra_info("sslcontext"):
+            return None
+        descriptor: int = transport.get_extra_info("socket").fileno()
+        return descriptor
+
+    def lend(self) -> None:
+        """Another reads the socket from now on, until `take_back`."""
+        assert self.transport is not None
+        self.transport.pause_reading()
+
+    def moved_at(self, moved_s: float) -> None:
+        """Another saw bytes at this moment, on the monotonic clock."""
+        self.last_byte_at = max(self.last_byte_at, moved_s)
+        self.pool.last_byte_at = max(self.pool.last_byte_at, moved_s)
+
+    def take_back(self, unread: bytes) -> None:
+        """We read again, beginning with what the other has read and left."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if not self.paused:
+            self.transport.resume_reading()
+        if unread:
+            self.data_received(unread)
+
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -127,8 +127,16 @@ class DirectReply:
             self.write(unframed(frames))
         elif self._unsent:
             self._unsent.append(frames)
-        else:
+        elif not self.disconnected:
             self._transport.write(frames)
+
+    def descriptor(self) -> int | None:
+        if not self._chunked or self._unsent or self.paused or self.disconnected or self._transport.is_closing():
+            return None
+        if self._transport.get_write_buffer_size() or self._transport.get_extra_info("sslcontext"):
+            return None
+        descriptor: int = self._transport.get_extra_info("socket").fileno()
+        return descriptor
 
     def finish(self) -> None:
         if self.response_complete or self.disconnected:

@@ -7,14 +7,20 @@ from collections.abc import Callable
 from routing.clock import Clock
 from routing.errors import BadAnswer, LegError, StreamError, TimedOut
 from routing.leg import Leg
+from routing.pump import Pump
 from routing.record import Record
 from routing.reply import Reply
 from routing.sse import EventTooLong, Json, Scanner
 from routing.template import FrameTemplate
 
+LEND_AFTER = 2
+"""Short streams, and those whose tokens all come at once, are not worth the lending."""
+
 
 class StreamRelay:
     """One stream. Nothing goes out before its first token, so that a stream that never brings one can be tried again.
+
+    Once its tokens look alike it is lent to the pump, which gives it back with whatever is not such a token.
 
     `ended` gives None when the stream brought its whole answer, else the error. (It is not raised: a traceback per
     broken stream is garbage that only the collector can find.)
@@ -27,14 +33,17 @@ class StreamRelay:
         "_held",
         "_idle_s",
         "_idle_timer",
+        "_key",
         "_last",
         "_leg",
         "_on_begin",
         "_on_first_token",
+        "_pump",
         "_record",
         "_reply",
         "_scanner",
         "_template",
+        "_usual",
         "begun",
         "ended",
     )
@@ -50,6 +59,7 @@ class StreamRelay:
         begin: Callable[[], None],
         first_token: Callable[[], None],
         idle_s: float | None,
+        pump: Pump,
     ) -> None:
         """`begin` sends the answer's head; `first_token` is called once its time is in the record."""
         assert leg.connection is not None
@@ -66,6 +76,11 @@ class StreamRelay:
         self._last = 0.0
         self._gaps = record.gaps_ms
         self._template: FrameTemplate | None = None
+        self._pump: Pump | None = pump if pump.is_there else None
+        self._key: int | None = None
+        """Of the stream, while the pump has it."""
+        self._usual = 0
+        """Tokens in a row that looked alike."""
         self._idle_s = idle_s
         self._idle_timer = loop.call_later(idle_s, self._check_idle) if idle_s is not None else None
         self.begun = False
@@ -84,6 +99,10 @@ class StreamRelay:
             self._gaps.append((now - self._last) * 1e3)
             self._last = now
             self._reply.write_frames(data)
+            if self._pump is not None:
+                self._usual += 1
+                if self._usual >= LEND_AFTER:
+                    self._lend(self._pump)
             return len(data)
         count, end = template.run(data, at)
         if count:
@@ -92,6 +111,7 @@ class StreamRelay:
         return end
 
     def part(self, data: bytes) -> None:
+        self._usual = 0
         try:
             out, counting = self._scanner.feed(data)
         except EventTooLong as error:
@@ -157,9 +177,45 @@ class StreamRelay:
         else:
             self._connection.resume()
 
+    # Lent to the pump
+
+    def _lend(self, pump: Pump) -> None:
+        server, client = self._connection.descriptor(), self._reply.descriptor()
+        if server is None or client is None:
+            return
+        event = (self._scanner.prefix, self._scanner.suffix)
+        self._key = pump.lend(self, (server, client), event, self._last)
+        if self._key is None:
+            self._pump = None
+        else:
+            self._connection.lend()
+
+    def count_lent(self, gaps: bytes, last_s: float) -> None:
+        """`gaps`: native floats, in ms."""
+        self._gaps.frombytes(gaps)
+        self._last = last_s
+        self._connection.moved_at(last_s)
+
+    def take_back(self, gaps: bytes, last_s: float, unsent: bytes, unread: bytes) -> None:
+        """The pump gives the stream back, at a byte that is not for it."""
+        self._key = None
+        self._usual = 0
+        self.count_lent(gaps, last_s)
+        if unsent:
+            self._reply.write_frames(unsent)
+        self._connection.take_back(unread)
+
+    def _want_back(self) -> None:
+        key, self._key = self._key, None
+        if key is not None and self._pump is not None:
+            gaps, last_s, _, _ = self._pump.want_back(key)
+            self.count_lent(gaps, last_s)
+
     def _check_idle(self) -> None:
         """One timer per stream, set anew only when it rings: tokens cost nothing here."""
         assert self._idle_s is not None
+        if self._key is not None and self._pump is not None:
+            self._pump.look()
         left_s = self._connection.last_byte_at + self._idle_s - time.monotonic()
         if left_s <= 0 and not self._connection.paused:
             self._connection.close()
@@ -176,7 +232,8 @@ class StreamRelay:
             self.ended.set_result(error)
 
     def stop(self) -> None:
-        """Lets go of the client and the clock; harmless when repeated."""
+        """Lets go of the client, the pump and the clock; harmless when repeated."""
+        self._want_back()
         self._reply.on_pause = None
         if self._idle_timer is not None:
             self._idle_timer.cancel()

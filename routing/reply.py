@@ -50,6 +50,10 @@ class Reply(Protocol):
     def flush(self) -> None:
         """Writes are gathered for one turn of the event loop; this sends what is there now."""
 
+    def descriptor(self) -> int | None:
+        """Of a socket that whole HTTP chunks can be written to in our place now; None when there is none, or when
+        something of ours is still to be sent."""
+
     def finish(self) -> None: ...
 
     def abort(self) -> None:

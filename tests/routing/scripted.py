@@ -420,6 +420,13 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         self.writer.close()
 
+    @property
+    def transport(self) -> asyncio.ReadTransport:
+        """To stop reading for a while."""
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.ReadTransport)
+        return transport
+
     async def send(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> None:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         lines = {"host": "router", "content-type": "application/json", "content-length": str(len(data))}

@@ -165,6 +165,9 @@ class Unsent:
 
     def write_frames(self, frames: bytes) -> None: ...
 
+    def descriptor(self) -> int | None:
+        return None
+
     def flush(self) -> None: ...
 
     def finish(self) -> None:

@@ -1,0 +1,97 @@
+"""Running streams lent to a thread of machine code (`pump.c`), which passes their usual tokens on without Python.
+
+A token that needs no attention then costs hardly more than its two system calls, waits for nothing that Python is busy
+with, and a new request waits for no token. Needs `make compile`; without it every stream stays here.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+Native: Any
+try:
+    from routing._pump import Pump as Native  # type: ignore[import-not-found, no-redef, unused-ignore]
+except ImportError:
+    Native = None
+
+if TYPE_CHECKING:
+    from routing.relay import StreamRelay
+
+LOOK_EVERY_S = 0.5
+"""How old the figures of a lent stream may be to whoever does not ask for them: far less than any limit of time."""
+
+
+class Pump:
+    """One per router. Its thread starts with the first stream."""
+
+    def __init__(self) -> None:
+        self._native: Any = None
+        self._loop: Any = None  # uvloop's does not return what asyncio's is declared to.
+        self._lent: dict[int, StreamRelay] = {}
+        self._look: asyncio.TimerHandle | None = None
+
+    @property
+    def is_there(self) -> bool:
+        return Native is not None
+
+    @property
+    def lent(self) -> int:
+        """Streams that the thread relays at this moment."""
+        return len(self._lent)
+
+    def lend(
+        self, relay: "StreamRelay", sockets: tuple[int, int], event: tuple[bytes, bytes], last_s: float
+    ) -> int | None:
+        """From now on nobody else may read the first socket (the server's) or write to the second (the client's).
+
+        `event`: the bytes before and after a token's text. `last_s`: when the last token came, on the monotonic clock.
+        None: it cannot be lent, and stays with its relay.
+        """
+        try:
+            if self._native is None:
+                self._native = Native()
+                self._loop = asyncio.get_running_loop()
+                self._loop.add_reader(self._native.fileno(), self._take_back)
+            key: int = self._native.attach(*sockets, *event, last_s)
+        except OSError:
+            return None  # No more descriptors, most likely.
+        self._lent[key] = relay
+        if self._look is None:
+            self._look_later()
+        return key
+
+    def want_back(self, key: int) -> tuple[bytes, float, bytes, bytes]:
+        """The stream is its relay's again: gaps (native floats, ms), when the last token came, bytes that the client
+        has not got yet, bytes of the server that nobody looked at. Neither socket is used when this returns."""
+        del self._lent[key]
+        end: tuple[bytes, float, bytes, bytes] = self._native.detach(key)
+        return end
+
+    def look(self) -> None:
+        """Brings the records of lent streams up to date."""
+        if self._lent:
+            for key, (gaps, last_s) in self._native.progress():
+                self._lent[key].count_lent(gaps, last_s)
+
+    def _look_later(self) -> None:
+        self._look = self._loop.call_later(LOOK_EVERY_S, self._look_now)
+
+    def _look_now(self) -> None:
+        self._look = None
+        self.look()
+        if self._lent:
+            self._look_later()
+
+    def _take_back(self) -> None:
+        for key, end in self._native.take_back():
+            self._lent.pop(key).take_back(*end)
+
+    def close(self) -> None:
+        if self._native is None:
+            return
+        self._loop.remove_reader(self._native.fileno())
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        self._native.close()
+        self._native = None
+        self._lent = {}

@@ -1,0 +1,254 @@
+"""A running stream is the same to everybody while the pump has it: client, server, record, limits and pages."""
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from routing import pump
+from routing.table import Policy, Timeouts
+from tests.routing.pumping import native
+from tests.routing.scripted import (
+    Client,
+    Seen,
+    Site,
+    Wire,
+    chat_chunk,
+    event,
+    prefills,
+    site,
+    streams,
+    until,
+    usage_chunk,
+)
+
+WORDS = ["a", " b", ' "quoted"', "\n", "\\", "ünï 🚆", "{}", "0\r\n\r\n"] * 8
+
+
+@pytest.fixture(autouse=True)
+def _pumping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pump, "Native", native())
+
+
+class Steps:
+    """A decode server that sends a token for each `go`, and then does what `end` does."""
+
+    def __init__(self) -> None:
+        self._tokens: asyncio.Queue[str | None] = asyncio.Queue()
+        self.given_up = False
+        """The router has closed the connection."""
+
+    def go(self, *texts: str) -> None:
+        for text in texts:
+            self._tokens.put_nowait(text)
+
+    def end(self) -> None:
+        self._tokens.put_nowait(None)
+
+    async def __call__(self, seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        while (text := await self._tokens.get()) is not None:
+            await wire.event(chat_chunk({"content": text}))
+        await self.finish(wire)
+
+    async def until_given_up(self, wire: Wire) -> None:
+        await wire.closed_by_router()
+        self.given_up = True
+
+    async def finish(self, wire: Wire) -> None:
+        await wire.event(chat_chunk({"content": "."}, "stop"))
+        await wire.event(usage_chunk(completion=4))
+        await wire.end_stream()
+
+
+async def lent(place: Site, client: Client, steps: Steps) -> None:
+    """Begins a streamed chat and brings it to where the pump has it."""
+    await client.chat(stream=True)
+    steps.go("a")
+    await client.head()
+    await client.chunk()
+    for text in ("b", "c"):
+        steps.go(text)
+        await client.chunk()
+    await until(lambda: place.router.pump.lent == 1)
+
+
+async def test_a_stream_is_byte_by_byte_the_same_as_without_the_pump(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer() -> tuple[bytes, str, int | None, int]:
+        async with site({"P1": prefills, "D1": streams(WORDS, gap_s=0.001)}) as place:
+            got = await place.chat(stream=True, stream_options={"include_usage": True})
+            record = await place.record()
+        return got.body, record.outcome, record.completion_tokens, len(record.gaps_ms)
+
+    pumped = await answer()
+    monkeypatch.setattr(pump, "Native", None)
+    assert pumped == await answer()
+    assert pumped[1:] == ("ok", len(WORDS), len(WORDS) - 1)
+
+
+async def test_a_running_stream_is_lent_and_comes_back_for_its_end() -> None:
+    steps = Steps()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        await lent(place, client, steps)
+        steps.go("d", "e")
+        assert [b'"d"' in await client.chunk(), b'"e"' in await client.chunk()] == [True, True]
+        steps.end()
+        rest = [await client.chunk() for _ in range(3)]
+        record = await place.record()
+        assert place.router.pump.lent == 0
+        assert place.nothing_is_held()
+    assert b"stop" in rest[0]
+    assert rest[1:] == [b"data: [DONE]\n\n", b""]
+    assert (record.outcome, len(record.gaps_ms), record.completion_tokens) == ("ok", 5, 4)
+
+
+async def test_an_odd_event_in_between_goes_out_in_its_place_and_the_stream_is_lent_again() -> None:
+    steps = Steps()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        await lent(place, client, steps)
+        for text in ("", "x", "y", "z"):
+            steps.go(text)
+            assert await client.chunk() == event(chat_chunk({"content": text}))
+        await until(lambda: place.router.pump.lent == 1)
+        steps.end()
+        assert len((await place.record()).gaps_ms) == 6
+
+
+async def test_gaps_are_seen_while_the_stream_is_lent() -> None:
+    steps = Steps()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        await lent(place, client, steps)
+        steps.go(*"defg")
+        await until(lambda: [len(running.record.gaps_ms) for running in place.router.active] == [6])
+        steps.end()
+        record = await place.record()
+    assert len(record.gaps_ms) == 7
+
+
+class Listens(Steps):
+    """Begins a stream and then only looks whether the router still wants it."""
+
+    async def finish(self, wire: Wire) -> None:
+        await self.until_given_up(wire)
+
+
+async def test_a_client_that_leaves_ends_the_servers_leg() -> None:
+    steps = Listens()
+    async with site({"P1": prefills, "D1": steps}) as place:
+        async with Client(place.port) as client:
+            await lent(place, client, steps)
+        steps.end()
+        record = await place.record()
+        await until(lambda: steps.given_up)
+        assert place.router.pump.lent == 0
+        assert place.nothing_is_held()
+    assert record.outcome == "cancelled"
+
+
+async def test_a_server_that_dies_ends_the_stream_with_an_error() -> None:
+    class Dies(Steps):
+        async def finish(self, wire: Wire) -> None:
+            wire.reset()
+
+    steps = Dies()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        await lent(place, client, steps)
+        steps.end()
+        last = b"".join([await client.chunk(), await client.chunk()])
+        record = await place.record()
+    assert b"closed the connection in the middle" in last
+    assert last.endswith(b"data: [DONE]\n\n")
+    assert record.outcome == "failed"
+
+
+async def test_a_server_that_falls_silent_meets_the_idle_limit() -> None:
+    steps = Listens()
+    policy = Policy(timeouts=Timeouts(idle_s=0.3))
+    async with site({"P1": prefills, "D1": steps}, policy) as place, Client(place.port) as client:
+        await lent(place, client, steps)
+        steps.end()
+        assert b"idle limit of 0.3 s" in await client.chunk()
+        assert (await place.record()).outcome == "failed"
+        await until(lambda: steps.given_up)
+
+
+async def test_a_server_that_goes_on_does_not_meet_the_idle_limit() -> None:
+    steps = Steps()
+    policy = Policy(timeouts=Timeouts(idle_s=0.4))
+    async with site({"P1": prefills, "D1": steps}, policy) as place, Client(place.port) as client:
+        await lent(place, client, steps)
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            steps.go("d")
+            await client.chunk()
+        steps.end()
+        assert (await place.record()).outcome == "ok"
+
+
+async def test_what_a_slow_client_does_not_read_arrives_whole_and_in_order() -> None:
+    steps = Steps()
+    texts = [f"{number} " + "x" * 8000 for number in range(1500)]
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        await lent(place, client, steps)
+        client.transport.pause_reading()
+        steps.go(*texts)
+        await until(lambda: place.router.pump.lent == 0)  # More than the sockets hold: the client's is full.
+        client.transport.resume_reading()
+        for text in texts:
+            assert await client.chunk() == event(chat_chunk({"content": text}))
+        steps.end()
+        record = await place.record()
+    assert (record.outcome, len(record.gaps_ms)) == ("ok", 2 + len(texts) + 1)
+
+
+async def test_the_next_request_on_both_connections_is_served() -> None:
+    steps = Steps()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        for count in (1, 2):
+            await lent(place, client, steps)
+            steps.end()
+            while await client.chunk():
+                pass
+            await place.records.wait(count)
+        assert place["D1"].accepted == 1
+
+
+async def test_the_plain_application_keeps_its_streams() -> None:
+    async with site({"P1": prefills, "D1": streams(WORDS, gap_s=0.001)}, face="asgi") as place:
+        answer = asyncio.create_task(place.chat(stream=True))
+        most = 0
+        while not answer.done():
+            most = max(most, place.router.pump.lent)
+            await asyncio.sleep(0.001)
+    assert most == 0
+    assert (await answer).text == "".join(WORDS)
+
+
+async def test_without_descriptors_to_spare_streams_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short:
+        """The pump of a process that may open no more files."""
+
+        def __init__(self) -> None:
+            self._pump = native()()
+
+        def attach(self, *_: object) -> int:
+            raise OSError(24, "Too many open files")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._pump, name)
+
+    monkeypatch.setattr(pump, "Native", Short)
+    async with site({"P1": prefills, "D1": streams(WORDS, gap_s=0.001)}) as place:
+        answer = await place.chat(stream=True)
+    assert answer.text == "".join(WORDS)
+
+
+async def test_a_router_that_ends_breaks_lent_streams_and_keeps_no_descriptor() -> None:
+    steps = Steps()
+    before = len(os.listdir("/proc/self/fd"))
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        await lent(place, client, steps)
+        await place.router.aclose()
+        assert not await client.reader.read(1)
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
