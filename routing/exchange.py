@@ -78,6 +78,10 @@ class Exchange:
         if self._phase == "over":
             return
         self.client_left = True
+        # A prefill server's answer may have come in the same turn of the loop: it is read before it is judged.
+        asyncio.get_running_loop().call_soon(self._give_up)
+
+    def _give_up(self) -> None:
         if self._attempt is None or not self._attempt.has_handoff_coming:
             self._cancel()
 
