@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         "head_at",
         "idle_since",
         "last_byte_at",
+        "loop",
         "method",
         "paused",
         "pool",
@@ -67,6 +68,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pool: "Pool") -> None:
         self.pool = pool
+        self.loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.idle_since = 0.0
         self.uses = 0
@@ -96,7 +98,7 @@ class Connection(asyncio.Protocol):
         self.method = method
         self.sent_at = self.last_byte_at = time.monotonic()
         self.head = Head()
-        self._head_ready = asyncio.get_running_loop().create_future()
+        self._head_ready = self.loop.create_future()
         if isinstance(request, list):
             self.transport.writelines(request)
         else:
@@ -297,7 +299,7 @@ class _Collector:
     """Gathers a whole body."""
 
     def __init__(self, connection: Connection, limit_bytes: int) -> None:
-        self.body: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.body: asyncio.Future[bytes] = connection.loop.create_future()
         self._connection = connection
         self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []

@@ -71,7 +71,7 @@ class Exchange:
         self._router.turnstile.enter(self._start)
 
     def _start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = self._router.turnstile.loop.create_task(self._run())
 
     def leave(self) -> None:
         """The client is gone: both legs stop. Nothing happens when the exchange is over."""

@@ -63,7 +63,7 @@ class StreamRelay:
     ) -> None:
         """`begin` sends the answer's head; `first_token` is called once its time is in the record."""
         assert leg.connection is not None
-        loop = asyncio.get_running_loop()
+        loop = leg.connection.loop
         self._leg = leg
         self._connection = leg.connection
         self._scanner = scanner

@@ -13,11 +13,19 @@ class Turnstile:
     A request that arrives alone begins at once.
     """
 
-    __slots__ = ("_queue", "_turning")
+    __slots__ = ("_loop", "_queue", "_turning")
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], None]] = deque()
         self._turning = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Asked for once: each time costs a system call."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def enter(self, begin: Callable[[], None]) -> None:
         """Calls `begin` now when nobody came in this turn, else in one of the next turns, first come first served."""
@@ -25,14 +33,14 @@ class Turnstile:
             self._queue.append(begin)
             return
         self._turning = True
-        asyncio.get_running_loop().call_soon(self._turn)
+        self.loop.call_soon(self._turn)
         begin()
 
     def _turn(self) -> None:
         if not self._queue:
             self._turning = False
             return
-        asyncio.get_running_loop().call_soon(self._turn)
+        self.loop.call_soon(self._turn)
         self._queue.popleft()()
 
     def __len__(self) -> int:
