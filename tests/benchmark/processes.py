@@ -70,7 +70,8 @@ class Running:
         return sum(times.user + times.system for times in (process.cpu_times() for process in self._tree()))
 
     def resident_bytes(self) -> int:
-        return sum(process.memory_info().rss for process in self._tree())
+        """Of all its processes; what they share is counted once."""
+        return sum(process.memory_full_info().pss for process in self._tree())
 
     def stop(self) -> None:
         members = self._tree() if self.process.poll() is None else []
