@@ -21,7 +21,7 @@ PLAIN_ENVIRONMENT = "SWITCHYARD_PLAIN_PYTHON"
 def sources_digest(folder: Path) -> str:
     """Of every module in `folder`, and of the interpreter that machine code is made for."""
     digest = hashlib.sha256(str(sysconfig.get_config_var("EXT_SUFFIX")).encode())
-    for source in sorted([*folder.glob("*.py"), *folder.glob("*.c")]):
+    for source in sorted([*folder.glob("*.py"), *folder.glob("*.[ch]")]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()
 

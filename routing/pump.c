@@ -7,15 +7,14 @@
  * closed, and its number reused, under its hands.
  *
  * One lock guards all streams. The thread holds it for one read and one send, Python for the length of a call; the
- * thread never waits for Python's lock.
+ * thread knows nothing of Python and never waits for its lock.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "pump.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -30,11 +29,6 @@
 
 enum state { FREE, RELAYING, GIVEN_BACK };
 
-struct bytes {
-    char *data;
-    size_t length;
-};
-
 struct stream {
     enum state state;
     uint32_t at, generation;   /* its place, and how often that was used before */
@@ -47,30 +41,11 @@ struct stream {
     struct bytes unread, unsent;
 };
 
-/* What became of a stream, taken out of it: Python's objects are made of it without the lock, for making them can run
- * any Python code, which may come back here. */
-struct news {
-    uint64_t key;
-    float *gaps_ms;
-    size_t gaps;
-    double last_s;
-    struct bytes unread, unsent;
-};
-
-typedef struct {
-    PyObject_HEAD
-    pthread_mutex_t lock;
-    pthread_t thread;
-    int running;
-    int epoll, stop, given_back; /* descriptors */
-    struct stream **streams, *free, *returned;
-    uint32_t count;
-} Pump;
-
 static void *checked(void *memory)
 {
     if (memory == NULL) {
-        Py_FatalError("the pump is out of memory");
+        fputs("the router's pump is out of memory\n", stderr);
+        abort();
     }
     return memory;
 }
@@ -106,14 +81,14 @@ static uint64_t key_of(const struct stream *stream)
     return (uint64_t)stream->generation << 32 | stream->at;
 }
 
-static struct stream *found(Pump *pump, uint64_t key)
+static struct stream *found(struct pump *pump, uint64_t key)
 {
     uint32_t at = key & UINT32_MAX;
     struct stream *stream = at < pump->count ? pump->streams[at] : NULL;
     return stream != NULL && stream->state != FREE && stream->generation == key >> 32 ? stream : NULL;
 }
 
-static struct stream *free_place(Pump *pump)
+static struct stream *free_place(struct pump *pump)
 {
     struct stream *stream = pump->free;
     if (stream != NULL) {
@@ -127,7 +102,7 @@ static struct stream *free_place(Pump *pump)
 }
 
 /* Closing the pump's own duplicate of a socket does not take it out of epoll, which knows the socket, not its number. */
-static void let_go(Pump *pump, struct stream *stream)
+static void let_go(struct pump *pump, struct stream *stream)
 {
     epoll_ctl(pump->epoll, EPOLL_CTL_DEL, stream->server, NULL);
     close(stream->server);
@@ -136,14 +111,14 @@ static void let_go(Pump *pump, struct stream *stream)
 
 static struct news news_of(struct stream *stream)
 {
-    struct news news = {key_of(stream), stream->gaps_ms, stream->gaps, stream->last_s, {NULL, 0}, {NULL, 0}};
+    struct news news = {.key = key_of(stream), .gaps_ms = stream->gaps_ms, .gaps = stream->gaps, .last_s = stream->last_s};
     stream->gaps_ms = NULL;
     stream->gaps = stream->room = 0;
     return news;
 }
 
 /* Ends the stream here, whatever it is at. */
-static struct news taken_from(Pump *pump, struct stream *stream)
+static struct news taken_from(struct pump *pump, struct stream *stream)
 {
     if (stream->state == RELAYING) {
         let_go(pump, stream);
@@ -165,13 +140,6 @@ static struct news taken_from(Pump *pump, struct stream *stream)
     stream->next = pump->free;
     pump->free = stream;
     return news;
-}
-
-static void forget_news(struct news news)
-{
-    free(news.gaps_ms);
-    forget(&news.unread);
-    forget(&news.unsent);
 }
 
 static void add_gap(struct stream *stream, float gap_ms)
@@ -255,7 +223,7 @@ static size_t sent(int client, const char *data, size_t length)
 }
 
 /* 1 when the stream was given back. An end or error of the server's connection is left for Python to meet. */
-static int relay(Pump *pump, struct stream *stream, char *buffer)
+static int relay(struct pump *pump, struct stream *stream, char *buffer)
 {
     ssize_t got = recv(stream->server, buffer, READ_BYTES, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
@@ -285,7 +253,7 @@ static int relay(Pump *pump, struct stream *stream, char *buffer)
 
 static void *run(void *argument)
 {
-    Pump *pump = argument;
+    struct pump *pump = argument;
     char *buffer = checked(malloc(READ_BYTES));
     struct epoll_event events[EVENTS];
     const uint64_t one = 1;
@@ -309,48 +277,12 @@ static void *run(void *argument)
     }
 }
 
-/* For Python */
+/* For its owner */
 
 static int watch(int epoll, int descriptor, uint64_t key)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = key};
     return epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event);
-}
-
-static int start(Pump *pump)
-{
-    if (pump->running) {
-        return 0;
-    }
-    int failed = pthread_create(&pump->thread, NULL, run, pump);
-    if (failed) {
-        errno = failed;
-        PyErr_SetFromErrno(PyExc_OSError);
-        return -1;
-    }
-    pump->running = 1;
-    return 0;
-}
-
-static PyObject *Pump_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(options))
-{
-    if (!PyArg_ParseTuple(args, "")) {
-        return NULL;
-    }
-    Pump *pump = (Pump *)type->tp_alloc(type, 0);
-    if (pump == NULL) {
-        return NULL;
-    }
-    pthread_mutex_init(&pump->lock, NULL);
-    pump->epoll = epoll_create1(EPOLL_CLOEXEC);
-    pump->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    pump->given_back = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (pump->epoll < 0 || pump->stop < 0 || pump->given_back < 0 || watch(pump->epoll, pump->stop, STOP) < 0) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        Py_DECREF(pump);
-        return NULL;
-    }
-    return (PyObject *)pump;
 }
 
 static void close_descriptor(int *descriptor)
@@ -361,19 +293,36 @@ static void close_descriptor(int *descriptor)
     *descriptor = -1;
 }
 
-static PyObject *Pump_close(Pump *pump, PyObject *Py_UNUSED(none))
+void forget_news(struct news *news)
+{
+    free(news->gaps_ms);
+    forget(&news->unsent);
+    forget(&news->unread);
+}
+
+int pump_open(struct pump *pump)
+{
+    memset(pump, 0, sizeof *pump);
+    pthread_mutex_init(&pump->lock, NULL);
+    pump->epoll = epoll_create1(EPOLL_CLOEXEC);
+    pump->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    pump->given_back = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return pump->epoll < 0 || pump->stop < 0 || pump->given_back < 0 ? -1 : watch(pump->epoll, pump->stop, STOP);
+}
+
+void pump_close(struct pump *pump)
 {
     const uint64_t one = 1;
-    if (pump->running) {
-        /* The thread never waits for Python, so this is over after the read and send that it is at. */
-        if (write(pump->stop, &one, sizeof one) == sizeof one) {
-            pthread_join(pump->thread, NULL);
-        }
-        pump->running = 0;
+    struct news news;
+    /* The thread never waits for us, so this is over after the read and send that it is at. */
+    if (pump->running && write(pump->stop, &one, sizeof one) == sizeof one) {
+        pthread_join(pump->thread, NULL);
     }
+    pump->running = 0;
     for (uint32_t at = 0; at < pump->count; at++) {
         if (pump->streams[at]->state != FREE) {
-            forget_news(taken_from(pump, pump->streams[at]));
+            news = taken_from(pump, pump->streams[at]);
+            forget_news(&news);
         }
     }
     for (uint32_t at = 0; at < pump->count; at++) {
@@ -386,199 +335,92 @@ static PyObject *Pump_close(Pump *pump, PyObject *Py_UNUSED(none))
     close_descriptor(&pump->epoll);
     close_descriptor(&pump->stop);
     close_descriptor(&pump->given_back);
-    Py_RETURN_NONE;
 }
 
-static void Pump_dealloc(Pump *pump)
+static int start(struct pump *pump)
 {
-    PyTypeObject *type = Py_TYPE(pump);
-    Py_XDECREF(Pump_close(pump, NULL));
-    pthread_mutex_destroy(&pump->lock);
-    type->tp_free((PyObject *)pump);
-    Py_DECREF(type);
-}
-
-static PyObject *Pump_fileno(Pump *pump, PyObject *Py_UNUSED(none))
-{
-    return PyLong_FromLong(pump->given_back);
-}
-
-static PyObject *Pump_attach(Pump *pump, PyObject *args)
-{
-    int server, client;
-    const char *prefix, *suffix;
-    Py_ssize_t prefix_length, suffix_length;
-    double last_s;
-    if (!PyArg_ParseTuple(args, "iiy#y#d", &server, &client, &prefix, &prefix_length, &suffix, &suffix_length, &last_s)) {
-        return NULL;
-    }
-    if (pump->epoll < 0) {
-        PyErr_SetString(PyExc_ValueError, "the pump is closed");
-        return NULL;
-    }
-    if (start(pump) < 0) {
-        return NULL;
-    }
-    int own_server = fcntl(server, F_DUPFD_CLOEXEC, 0), own_client = fcntl(client, F_DUPFD_CLOEXEC, 0);
-    if (own_server < 0 || own_client < 0) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        close_descriptor(&own_server);
-        close_descriptor(&own_client);
-        return NULL;
-    }
-    pthread_mutex_lock(&pump->lock);
-    struct stream *stream = free_place(pump);
-    uint64_t key = key_of(stream);
-    stream->server = own_server;
-    stream->client = own_client;
-    stream->prefix = copy_of(prefix, (size_t)prefix_length);
-    stream->tail.length = (size_t)suffix_length + 2;
-    stream->tail.data = checked(malloc(stream->tail.length));
-    memcpy(stream->tail.data, suffix, (size_t)suffix_length);
-    memcpy(stream->tail.data + suffix_length, "\r\n", 2);
-    stream->last_s = last_s;
-    stream->state = RELAYING;
-    int failed = watch(pump->epoll, own_server, key) < 0 ? errno : 0;
-    if (failed) {
-        forget_news(taken_from(pump, stream));
-    }
-    pthread_mutex_unlock(&pump->lock);
+    int failed = pump->running ? 0 : pthread_create(&pump->thread, NULL, run, pump);
     if (failed) {
         errno = failed;
-        return PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
     }
-    return PyLong_FromUnsignedLongLong(key);
+    pump->running = 1;
+    return 0;
 }
 
-static PyObject *python_bytes(const void *data, size_t length)
+/* Takes the descriptors over when it succeeds. */
+static int add_stream(struct pump *pump, int server, int client, struct bytes prefix, struct bytes suffix, double last_s,
+                      uint64_t *key)
 {
-    return PyBytes_FromStringAndSize(data, (Py_ssize_t)length);
-}
-
-/* (gaps, time of the last token); takes the news over. */
-static PyObject *progress_of(struct news news)
-{
-    PyObject *told = Py_BuildValue("Nd", python_bytes(news.gaps_ms, news.gaps * sizeof *news.gaps_ms), news.last_s);
-    forget_news(news);
-    return told;
-}
-
-/* (gaps, time of the last token, bytes for the client, bytes to be read); takes the news over. */
-static PyObject *end_of(struct news news)
-{
-    PyObject *told = Py_BuildValue("NdNN", python_bytes(news.gaps_ms, news.gaps * sizeof *news.gaps_ms), news.last_s,
-                                   python_bytes(news.unsent.data, news.unsent.length),
-                                   python_bytes(news.unread.data, news.unread.length));
-    forget_news(news);
-    return told;
-}
-
-static PyObject *Pump_detach(Pump *pump, PyObject *argument)
-{
-    uint64_t key = PyLong_AsUnsignedLongLong(argument);
-    struct news news;
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
     pthread_mutex_lock(&pump->lock);
-    struct stream *stream = found(pump, key);
-    if (stream != NULL) {
-        news = taken_from(pump, stream);
+    struct stream *stream = free_place(pump);
+    *key = key_of(stream);
+    stream->server = server;
+    stream->client = client;
+    stream->prefix = copy_of(prefix.data, prefix.length);
+    stream->tail.length = suffix.length + 2;
+    stream->tail.data = checked(malloc(stream->tail.length));
+    memcpy(stream->tail.data, suffix.data, suffix.length);
+    memcpy(stream->tail.data + suffix.length, "\r\n", 2);
+    stream->last_s = last_s;
+    stream->state = RELAYING;
+    int failed = watch(pump->epoll, server, *key) < 0 ? errno : 0;
+    if (failed) {
+        struct news news = taken_from(pump, stream);
+        forget_news(&news);
+        errno = failed;
     }
     pthread_mutex_unlock(&pump->lock);
-    if (stream == NULL) {
-        PyErr_SetObject(PyExc_KeyError, argument);
-        return NULL;
-    }
-    return end_of(news);
-}
-
-/* Appends (key, value), and takes `value` over. */
-static int append(PyObject *list, uint64_t key, PyObject *value)
-{
-    PyObject *row = value == NULL ? NULL : Py_BuildValue("KN", (unsigned long long)key, value);
-    int failed = row == NULL || PyList_Append(list, row) < 0;
-    Py_XDECREF(row);
     return failed ? -1 : 0;
 }
 
-static PyObject *Pump_progress(Pump *pump, PyObject *Py_UNUSED(none))
+int pump_attach(struct pump *pump, int server, int client, struct bytes prefix, struct bytes suffix, double last_s,
+                uint64_t *key)
 {
-    PyObject *list = PyList_New(0);
-    for (uint32_t at = 0; list != NULL && at < pump->count; at++) {
-        struct news news = {0};
-        pthread_mutex_lock(&pump->lock);
-        struct stream *stream = pump->streams[at];
-        if (stream->state == RELAYING && stream->gaps) {
-            news = news_of(stream);
-        }
-        pthread_mutex_unlock(&pump->lock);
-        if (news.gaps && append(list, news.key, progress_of(news)) < 0) {
-            Py_CLEAR(list);
-        }
+    if (start(pump) < 0) {
+        return -1;
     }
-    return list;
+    int own_server = fcntl(server, F_DUPFD_CLOEXEC, 0), own_client = fcntl(client, F_DUPFD_CLOEXEC, 0);
+    if (own_server < 0 || own_client < 0) {
+        int failed = errno;
+        close_descriptor(&own_server);
+        close_descriptor(&own_client);
+        errno = failed;
+        return -1;
+    }
+    return add_stream(pump, own_server, own_client, prefix, suffix, last_s, key);
 }
 
-static PyObject *Pump_take_back(Pump *pump, PyObject *Py_UNUSED(none))
+int pump_detach(struct pump *pump, uint64_t key, struct news *news)
 {
-    uint64_t count;
-    if (read(pump->given_back, &count, sizeof count) < 0 && errno != EAGAIN) {
-        return PyErr_SetFromErrno(PyExc_OSError);
+    pthread_mutex_lock(&pump->lock);
+    struct stream *stream = found(pump, key);
+    if (stream != NULL) {
+        *news = taken_from(pump, stream);
     }
-    PyObject *list = PyList_New(0);
-    while (list != NULL) {
-        struct news news;
-        pthread_mutex_lock(&pump->lock);
-        struct stream *stream = pump->returned;
-        if (stream != NULL) {
-            news = taken_from(pump, stream);
-        }
-        pthread_mutex_unlock(&pump->lock);
-        if (stream == NULL) {
-            break;
-        }
-        if (append(list, news.key, end_of(news)) < 0) {
-            Py_CLEAR(list);
-        }
-    }
-    return list;
+    pthread_mutex_unlock(&pump->lock);
+    return stream != NULL;
 }
 
-static PyMethodDef methods[] = {
-    {"attach", (PyCFunction)Pump_attach, METH_VARARGS,
-     "attach(server, client, prefix, suffix, last_s) -> key. Relays from one socket to the other from now on. OSError."},
-    {"detach", (PyCFunction)Pump_detach, METH_O,
-     "detach(key) -> (gaps, last_s, unsent, unread). Returns when both sockets are no longer used. KeyError."},
-    {"progress", (PyCFunction)Pump_progress, METH_NOARGS,
-     "progress() -> [(key, (gaps, last_s))] of the streams that had tokens since; gaps are floats in ms."},
-    {"take_back", (PyCFunction)Pump_take_back, METH_NOARGS,
-     "take_back() -> [(key, (gaps, last_s, unsent, unread))] of the streams that were given back."},
-    {"fileno", (PyCFunction)Pump_fileno, METH_NOARGS, "Readable when streams were given back."},
-    {"close", (PyCFunction)Pump_close, METH_NOARGS, "Ends the thread and lets go of every stream."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyType_Slot slots[] = {
-    {Py_tp_new, Pump_new},
-    {Py_tp_dealloc, Pump_dealloc},
-    {Py_tp_methods, methods},
-    {0, NULL},
-};
-
-static PyType_Spec spec = {"routing._pump.Pump", sizeof(Pump), 0, Py_TPFLAGS_DEFAULT, slots};
-
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_pump", .m_doc = "Relays the usual tokens of running streams.", .m_size = -1,
-};
-
-PyMODINIT_FUNC PyInit__pump(void)
+int pump_progress(struct pump *pump, uint32_t at, struct news *news)
 {
-    PyObject *made = PyModule_Create(&module), *type = PyType_FromSpec(&spec);
-    if (made == NULL || type == NULL || PyModule_AddObject(made, "Pump", type) < 0) {
-        Py_XDECREF(made);
-        Py_XDECREF(type);
-        return NULL;
+    pthread_mutex_lock(&pump->lock);
+    struct stream *stream = pump->streams[at];
+    int any = stream->state == RELAYING && stream->gaps > 0;
+    if (any) {
+        *news = news_of(stream);
     }
-    return made;
+    pthread_mutex_unlock(&pump->lock);
+    return any;
+}
+
+int pump_take_back(struct pump *pump, struct news *news)
+{
+    pthread_mutex_lock(&pump->lock);
+    struct stream *stream = pump->returned;
+    if (stream != NULL) {
+        *news = taken_from(pump, stream);
+    }
+    pthread_mutex_unlock(&pump->lock);
+    return stream != NULL;
 }

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import runpy
+import shutil
 import tempfile
 from array import array
 from pathlib import Path
@@ -25,8 +26,8 @@ def native() -> Any:
 def _made() -> Any:
     compile_router = runpy.run_path(str(SOURCES.parent / "tools" / "compile-router"))
     folder = Path(tempfile.mkdtemp(prefix="switchyard-pump-"))
-    source = folder / "pump.c"
-    source.write_bytes((SOURCES / source.name).read_bytes())
+    for source in SOURCES.glob("*.[ch]"):
+        shutil.copy(source, folder)
     compile_router["build_pump"](compile_router["compiler"](), folder)
     spec = importlib.util.spec_from_file_location("routing._pump", next(folder.glob("_pump*.so")))
     assert spec is not None
