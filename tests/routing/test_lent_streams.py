@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import random
 from typing import Any
 
 import pytest
 
 from routing import pump
 from routing.table import Policy, Timeouts
-from tests.routing.pumping import native
+from tests.routing.pumping import frame, native
 from tests.routing.scripted import (
     Client,
     Seen,
@@ -29,6 +30,10 @@ WORDS = ["a", " b", ' "quoted"', "\n", "\\", "ünï 🚆", "{}", "0\r\n\r\n"] * 
 @pytest.fixture(autouse=True)
 def _pumping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pump, "Native", native())
+
+
+def content_event(text: str) -> bytes:
+    return event(chat_chunk({"content": text}))
 
 
 class Steps:
@@ -87,6 +92,33 @@ async def test_a_stream_is_byte_by_byte_the_same_as_without_the_pump(monkeypatch
     assert pumped[1:] == ("ok", len(WORDS), len(WORDS) - 1)
 
 
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_stream_cut_anywhere_with_odd_events_between_arrives_whole(seed: int) -> None:
+    chance = random.Random(seed)
+    texts = [chance.choice([*WORDS, "", "x" * 3000]) for _ in range(40)]
+    odd = [b": a comment\n\n", event(chat_chunk({"reasoning": "hm"}))]
+    events = [data for text in texts for data in [*chance.choices(odd, k=chance.random() < 0.1), content_event(text)]]
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        last = [event(chat_chunk({"content": "."}, "stop")), b"data: [DONE]\n\n"]
+        data = b"".join(map(frame, [*events, *last])) + b"0\r\n\r\n"
+        while data:
+            length = chance.choice([1, 7, 100, len(frame(events[0])), 5000])
+            await wire.send(data[:length])
+            data = data[length:]
+            await asyncio.sleep(chance.choice([0, 0, 0.001]))
+
+    async with site({"P1": prefills, "D1": script}) as place:
+        answer = await place.chat(stream=True)
+        record = await place.record()
+        assert place.router.pump.lent == 0
+        assert place.nothing_is_held()
+    assert answer.text == "".join(texts) + "."
+    assert answer.body == b"".join(events) + event(chat_chunk({"content": "."}, "stop")) + b"data: [DONE]\n\n"
+    assert record.outcome == "ok"
+
+
 async def test_a_running_stream_is_lent_and_comes_back_for_its_end() -> None:
     steps = Steps()
     async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
@@ -109,7 +141,7 @@ async def test_an_odd_event_in_between_goes_out_in_its_place_and_the_stream_is_l
         await lent(place, client, steps)
         for text in ("", "x", "y", "z"):
             steps.go(text)
-            assert await client.chunk() == event(chat_chunk({"content": text}))
+            assert await client.chunk() == content_event(text)
         await until(lambda: place.router.pump.lent == 1)
         steps.end()
         assert len((await place.record()).gaps_ms) == 6
@@ -196,7 +228,7 @@ async def test_what_a_slow_client_does_not_read_arrives_whole_and_in_order() -> 
         await until(lambda: place.router.pump.lent == 0)  # More than the sockets hold: the client's is full.
         client.transport.resume_reading()
         for text in texts:
-            assert await client.chunk() == event(chat_chunk({"content": text}))
+            assert await client.chunk() == content_event(text)
         steps.end()
         record = await place.record()
     assert (record.outcome, len(record.gaps_ms)) == ("ok", 2 + len(texts) + 1)
