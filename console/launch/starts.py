@@ -136,7 +136,7 @@ class Starts:
                 identity = watched.start.identity
                 watched.look(groups.get(identity.pid, process.Group(())) if identity else process.Group(()), now)
                 if watched.start.is_over:
-                    self._end_strays(watched.start)
+                    self._end_strays(watched)
             return self._note_changes(self._watched.values())
 
     def take(self, server_id: int, generation: int, probe: Probe) -> None:
@@ -252,10 +252,18 @@ class Starts:
         else:
             self._spawn(start)
 
-    def _end_strays(self, start: Start) -> None:
-        """Workers that left the session would hold the GPU for ever; only where a stop was asked for."""
-        if start.stop is not None:
-            process.kill(process.Group(tuple(process.marked(self._marker(start.server_id, start.generation)))))
+    def _end_strays(self, watched: Watched) -> None:
+        """Workers that left the session would hold the GPU for ever; only where a stop was asked for.
+
+        The start is over at the first look that finds none: a killed process lives a moment longer, and may fork.
+        """
+        start = watched.start
+        if start.stop is None:
+            return
+        strays = process.Group(tuple(process.marked(self._marker(start.server_id, start.generation))))
+        if strays:
+            process.kill(strays)
+            watched.hold_for(strays)
 
     def _save(self, start: Start) -> bool:
         """False when the disk refused; then it is tried again at each look, and nothing new is forked."""

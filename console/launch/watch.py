@@ -52,6 +52,11 @@ class Watched:
         if not self.alive and not self.group:
             self.start.ended_at = now
 
+    def hold_for(self, strays: Group) -> None:
+        """It has not ended after all: these were killed just now, and keep its GPUs until the kernel has ended them."""
+        self.group, self.start.ended_at = strays, None
+        self._note_kill()
+
     def ask_to_stop(self, drain_s: float) -> None:
         """The first call sends SIGTERM; a later one can only shorten the wait before SIGKILL.
 
@@ -143,10 +148,17 @@ class Watched:
         if stop is None or not self.group:
             return
         if self._must_be_killed(stop, now):
-            if stop.killed_at_uptime_s is None:
-                stop.killed_at_uptime_s = process.uptime_s()
             process.kill(self.group)
-        if stop.killed_at_uptime_s is not None and process.uptime_s() - stop.killed_at_uptime_s > STUCK_AFTER_S:
+            self._note_kill()
+
+    def _note_kill(self) -> None:
+        """Of what a stop was asked for: when it was killed first, and that the kernel does not end it."""
+        stop = self.start.stop
+        if stop is None:
+            return
+        if stop.killed_at_uptime_s is None:
+            stop.killed_at_uptime_s = process.uptime_s()
+        if process.uptime_s() - stop.killed_at_uptime_s > STUCK_AFTER_S:
             self.start.cause = _STUCK
 
     def _must_be_killed(self, stop: Stop, now: float) -> bool:

@@ -10,6 +10,9 @@ from tests.launch.conftest import MakeHost
 from tests.launch.hosts import STUBBORN, TestHost
 
 WITH_A_WORKER = "subprocess.Popen(['sleep', '600'])\ntime.sleep(600)"
+WITH_A_WORKER_THAT_LEFT = (
+    "subprocess.Popen(['sleep', '600'], start_new_session=True)\nprint('up', flush=True)\ntime.sleep(600)"
+)
 LISTENING = "print('INFO:     Application startup complete.', flush=True)\n"
 
 
@@ -91,14 +94,30 @@ def test_workers_that_outlive_their_main_process_are_killed(
 
 
 def test_a_worker_that_left_the_session_is_killed_with_the_rest(make_host: MakeHost) -> None:
-    host = make_host(
-        "subprocess.Popen(['sleep', '600'], start_new_session=True)\nprint('up', flush=True)\ntime.sleep(600)"
-    )
-    host.launch()
-    host.wait(lambda seen: "up" in host.log())
+    host = make_host(WITH_A_WORKER_THAT_LEFT)
+    host.launch_until_up()
     host.starts.stop(7, 1, drain_s=0)
     host.wait(lambda seen: not seen["group_pids"])
     assert host.pids() == []
+
+
+def test_a_start_is_not_over_while_a_worker_that_left_the_session_lives(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host(WITH_A_WORKER_THAT_LEFT)
+    host.launch_until_up()
+    host.seen()
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "kill", lambda group: None)
+        host.starts.stop(7, 1, drain_s=0)
+        host.wait(lambda seen: not seen["alive"])
+        assert host.seen()["group_pids"] == host.seen()["group_pids"] == host.pids() != []
+        monkeypatch.setattr(watch, "STUCK_AFTER_S", 0.0)
+        seen = host.wait(lambda seen: seen["cause"] is not None)
+        assert seen["cause"] is not None
+        assert seen["cause"]["code"] == "stuck"
+    host.wait(lambda seen: not seen["group_pids"])
+    assert (host.starts.live(), host.pids()) == ([], [])
 
 
 def test_stopping_an_earlier_start_leaves_the_present_one_alone(host: TestHost) -> None:
