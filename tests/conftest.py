@@ -1,7 +1,9 @@
 """Fixtures for the whole suite: a clean Valkey for each test that uses one, and plain factories in tests.factories."""
 
+import inspect
 from collections.abc import Iterator
 
+import httpx
 import pytest
 import redis
 from django.conf import settings
@@ -12,6 +14,8 @@ from hypothesis import settings as hypothesis_settings
 # How fast examples are made says something about the machine, not about the code.
 hypothesis_settings.register_profile("switchyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("switchyard")
+
+ANSWER_LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -28,3 +32,10 @@ def quick_passwords() -> Iterator[None]:
     """Storing a password the way people's are takes half a second, and tests make many accounts."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def patient_clients() -> None:
+    """Five seconds, which httpx gives an answer where a test says nothing else, are short on a busy machine."""
+    usual: httpx.Timeout = inspect.signature(httpx.request).parameters["timeout"].default
+    usual.connect = usual.read = usual.write = usual.pool = ANSWER_LIMIT_S

@@ -9,8 +9,9 @@ os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="switchyard-test-")
 os.environ["DATABASE_URL"] = os.environ.get("TEST_DATABASE_URL", "")  # empty: SQLite
 
 from console.embedded import EmbeddedValkey
+from tests.own import free_port
 
-VALKEY = EmbeddedValkey(Path(os.environ["DATA_DIR"]) / "valkey", persistent=False)
+VALKEY = EmbeddedValkey(Path(os.environ["DATA_DIR"]) / "valkey", free_port(), persistent=False)
 VALKEY.start()
 os.environ["REDIS_URL"] = VALKEY.url
 

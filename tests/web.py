@@ -31,7 +31,7 @@ from routing.uvicorn_protocol import protocol_for
 from tests.waiting import wait_until
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
-ANSWER_LIMIT_S = 15.0
+ANSWER_LIMIT_S = 60.0
 
 
 class Whole:
@@ -102,6 +102,7 @@ class RunningWeb:
             additional_headers={"Cookie": f"sessionid={session_of(user)}"} if user else {},
             max_size=None,
             compression=None,
+            open_timeout=ANSWER_LIMIT_S,
         )
 
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from console.demo.servers import LaunchedServers
-from console.embedded import free_port
 from tests.launch.networks import SUBNET, FakeHost, network, why_not
+from tests.own import free_port
 from tests.running import NOT_INHERITED, ROOT, STOP_LIMIT_S
 from tests.waiting import wait_for
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 
 from console.accounts.models import AuditEntry
-from console.embedded import free_port
 from console.fleet import actions, moves
 from console.fleet.errors import Conflict, Forbidden, Invalid, NotFound
 from console.fleet.models import Deployment, Server
@@ -16,6 +15,7 @@ from console.fleet.states import ServerRole, ServerState
 from console.gateway import loads, table
 from console.launch import introduction, tick
 from tests.factories import OPERATOR, VIEWER, make_deployment, make_host, make_server
+from tests.own import free_port
 from tests.sent import Sent
 from tests.simulator.harness import MODEL, NAME, SimulatedServer
 

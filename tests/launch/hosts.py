@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,16 +27,8 @@ def free_ports(data_parallel: int = 1) -> PortBlock:
     """Other ports at each call, below those the kernel gives away, in a share of this test process."""
     while True:
         block = PortBlock(_FIRST_PORT + next(_offsets), data_parallel)
-        if all(map(_is_free, block.ports)):
+        if all(map(own.is_free, block.ports)):
             return block
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe, suppress(OSError):
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
 
 
 def stand_in(folder: Path, script: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psycopg
 
-from console.embedded import free_port
+from tests.own import free_port
 from tests.waiting import wait_until
 
 NOBODY = 65534
@@ -47,7 +47,7 @@ class Postgres:
             self._process = subprocess.Popen(
                 [*argv, "-h", "127.0.0.1", "-F"], user=self._user, cwd=self.folder, stdout=log, stderr=log
             )
-        wait_until(self._answers, "PostgreSQL to answer", limit_s=60)
+        wait_until(self._answers, "PostgreSQL to answer")
 
     def stop(self) -> None:
         """At once: connections are cut, as when it crashes."""

@@ -20,10 +20,11 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, Self
@@ -31,14 +32,14 @@ from typing import IO, Any, Literal, Self
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from console.embedded import free_port
+from tests.own import free_port
 from tests.waiting import wait_until
 
 Role = Literal["plain", "prefill", "decode"]
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 MODEL = "simulated/model"
 NAME = "tiny"
-START_LIMIT_S = 30.0
+END_LIMIT_S = 120.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -121,18 +122,21 @@ class SimulatedServer:
         code = self.process.poll()
         assert code is None, f"the server ended with {code} while starting:\n{self.log()}"
         try:
-            return httpx.get(f"{self.url}/health", timeout=2).status_code == 200
+            return httpx.get(f"{self.url}/health", timeout=10).status_code == 200
         except httpx.TransportError:
             return False
 
     def wait_ready(self) -> None:
-        wait_until(self.is_ready, f"{self.role} server ready")
+        try:
+            wait_until(self.is_ready)
+        except AssertionError as error:
+            raise AssertionError(f"the {self.role} server did not become ready: {error}\n{self.log()}") from error
 
-    def wait_exit(self, limit_s: float = START_LIMIT_S) -> int:
+    def wait_exit(self, limit_s: float = END_LIMIT_S) -> int:
         """The exit code; negative for a signal."""
         return self.process.wait(limit_s)
 
-    def stop(self, limit_s: float = START_LIMIT_S) -> int:
+    def stop(self, limit_s: float = END_LIMIT_S) -> int:
         """SIGTERM to the main process; its exit code."""
         self.process.terminate()
         return self.wait_exit(limit_s)
@@ -177,6 +181,16 @@ class SimulatedServer:
 
     def forget_requests(self) -> None:
         httpx.delete(f"{self.url}/simulator/requests").raise_for_status()
+
+    @contextlib.contextmanager
+    def asked(self, path: str, body: Mapping[str, Any]) -> Iterator[socket.socket]:
+        """The connection of a client whose POST the server has received; the client leaves at the end of the block."""
+        known, content = len(self.requests(path)), json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}"
+        with socket.create_connection(("127.0.0.1", self.port)) as client:
+            client.sendall(head.encode() + b"\r\n\r\n" + content)
+            wait_until(lambda: len(self.requests(path)) > known, "the request to be received")
+            yield client
 
     def faults(self, **changes: Any) -> dict[str, Any]:
         """Merges changes (None sets back) and returns the faults that are set."""
