@@ -34,7 +34,7 @@ def server(shared: SimulatedServer) -> Iterator[SimulatedServer]:
 
 
 def complete(server: SimulatedServer, **body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}/v1/completions", json={**COMPLETION, **body}, timeout=10)
+    return httpx.post(f"{server.url}/v1/completions", json={**COMPLETION, **body})
 
 
 def stream(server: SimulatedServer, **body: Any) -> list[str]:
@@ -52,7 +52,7 @@ def read_until_error(server: SimulatedServer) -> tuple[str, httpx.TransportError
     received = ""
     body = {**COMPLETION, "stream": True}
     try:
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=1) as response:
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as response:
             for part in response.iter_text():
                 received += part
     except httpx.TransportError as error:
@@ -96,11 +96,13 @@ def test_header_delay(server: SimulatedServer) -> None:
 
 
 def test_first_chunk_delay_comes_after_the_headers(server: SimulatedServer) -> None:
-    server.faults(first_chunk_delay_s=0.3)
+    server.faults(first_chunk_delay_s=600)
     with httpx.stream("POST", f"{server.url}/v1/completions", json={**COMPLETION, "stream": True}) as response:
-        opened = time.monotonic()
-        next(response.iter_raw())
-        assert time.monotonic() - opened >= 0.25
+        assert response.status_code == 200
+    server.faults(first_chunk_delay_s=0.3)
+    began = time.monotonic()
+    assert stream(server)[-1] == "data: [DONE]"
+    assert time.monotonic() - began >= 0.3
 
 
 def test_chunk_delay_is_between_chunks(server: SimulatedServer) -> None:
@@ -117,27 +119,34 @@ def test_tokens_per_chunk(server: SimulatedServer) -> None:
 
 
 def test_role_comes_long_before_the_content(server: SimulatedServer) -> None:
-    server.faults(role_first_s=0.3)
+    server.faults(role_first_s=600)
     with httpx.stream("POST", f"{server.url}/v1/chat/completions", json={**CHAT, "stream": True}) as response:
-        parts = response.iter_text()
-        assert '"role":"assistant"' in next(parts)
-        began = time.monotonic()
-        next(parts)
-        assert time.monotonic() - began >= 0.25
+        assert '"role":"assistant"' in next(response.iter_text())
+    server.faults(role_first_s=0.3)
+    began = time.monotonic()
+    assert len(chat_stream(server)) == 5
+    assert time.monotonic() - began >= 0.3
 
 
 def test_never_answering_is_seen_as_a_client_that_left(server: SimulatedServer) -> None:
     server.faults(never_answer=True)
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{server.url}/v1/completions", json=COMPLETION, timeout=0.3)
+    with server.asked("/v1/completions", COMPLETION) as client:
+        client.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
     wait_until(lambda: server.requests("/v1/completions")[-1]["disconnected"], "disconnect seen")
 
 
 def test_stall_keeps_the_connection_open(server: SimulatedServer) -> None:
     server.faults(stall_after_chunks=2)
-    received, error = read_until_error(server)
-    assert received.count("data: {") == 2
-    assert isinstance(error, httpx.ReadTimeout)
+    received = b""
+    with server.asked("/v1/completions", {**COMPLETION, "stream": True}) as client:
+        while received.count(b"data: {") < 2:
+            received += client.recv(1 << 16) or pytest.fail(f"it was closed after {received!r}")
+        client.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+    assert received.count(b"data: {") == 2
 
 
 def test_stop_reading_leaves_a_large_body_unread(server: SimulatedServer) -> None:
@@ -288,7 +297,7 @@ def test_client_that_leaves_a_stream_stops_the_engine(server: SimulatedServer) -
         next(response.iter_raw())
     wait_until(lambda: server.requests("/v1/completions")[-1]["disconnected"], "disconnect seen")
     wait_until(lambda: server.metric("vllm:num_requests_running") == 0, "engine idle")
-    assert server.metric("vllm:kv_cache_usage_perc") == 0
+    wait_until(lambda: server.metric("vllm:kv_cache_usage_perc") == 0, "its blocks freed")
 
 
 def test_every_kv_load_can_fail() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from console.embedded import free_port
+from tests.own import free_port
 from tests.simulator.harness import SimulatedServer
 from tests.waiting import wait_until
 
@@ -38,7 +38,7 @@ def plain() -> Iterator[SimulatedServer]:
 
 
 def complete(server: SimulatedServer, prompt: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}/v1/completions", json={"prompt": prompt, "max_tokens": 8, **body}, timeout=30)
+    return httpx.post(f"{server.url}/v1/completions", json={"prompt": prompt, "max_tokens": 8, **body}, timeout=120)
 
 
 def text_of(response: httpx.Response) -> str:
@@ -171,13 +171,19 @@ def test_failed_load_in_a_stream_is_status_200_and_only_done(prefill: SimulatedS
 def test_impossible_block_ids_end_the_engine_and_the_server_with_exit_code_0(
     prefill: SimulatedServer, blocks: object
 ) -> None:
-    with SimulatedServer("decode", env={"SIMULATOR_WATCHDOG_S": "2"}) as decode:
+    with SimulatedServer("decode") as decode:
         params = hand_off(prefill, PROMPT) | {"remote_block_ids": blocks}
         response = complete(decode, PROMPT, kv_transfer_params=params)
         assert response.status_code == 500
         assert response.json()["error"]["message"].startswith("EngineCore encountered an issue.")
-        assert httpx.get(f"{decode.url}/health").status_code == 503
         assert decode.wait_exit() == 0
+
+
+def test_a_server_whose_engine_ended_is_ill_while_it_lasts(prefill: SimulatedServer) -> None:
+    with SimulatedServer("decode", env={"SIMULATOR_WATCHDOG_S": "600"}) as decode:
+        params = hand_off(prefill, PROMPT) | {"remote_block_ids": []}
+        assert complete(decode, PROMPT, kv_transfer_params=params).status_code == 500
+        assert httpx.get(f"{decode.url}/health").status_code == 503
 
 
 def test_clients_own_do_remote_prefill_ends_the_server() -> None:
@@ -193,10 +199,10 @@ def test_missing_field_hangs_the_request_and_the_engine_dies_when_the_client_lea
     with SimulatedServer("decode") as decode:
         params = hand_off(prefill, PROMPT)
         del params[field]
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(
-                f"{decode.url}/v1/completions", json={"prompt": PROMPT, "kv_transfer_params": params}, timeout=0.3
-            )
+        with decode.asked("/v1/completions", {"prompt": PROMPT, "kv_transfer_params": params}) as client:
+            client.settimeout(0.3)
+            with pytest.raises(TimeoutError):
+                client.recv(1)
         assert decode.wait_exit() == 0
         assert "KeyError" in decode.log()
 
@@ -273,13 +279,13 @@ def test_dropped_kv_is_computed_again_without_a_word(prefill: SimulatedServer, p
 
 
 def test_heartbeats_keep_the_blocks_while_the_request_queues_in_decode(plain: SimulatedServer) -> None:
-    lease = {"kv_connector_extra_config": {"kv_lease_duration": 0.6}}
+    lease = {"kv_connector_extra_config": {"kv_lease_duration": 5}}
     slow = {"SIMULATOR_SPEED": "1"}
     with (
         SimulatedServer("prefill", transfer=lease) as prefill,
         SimulatedServer("decode", transfer=lease, args=["--max-num-seqs", "1"], env=slow) as decode,
     ):
-        blocker = threading.Thread(target=complete, args=(decode, "first in line"), kwargs={"max_tokens": 90})
+        blocker = threading.Thread(target=complete, args=(decode, "first in line"), kwargs={"max_tokens": 400})
         blocker.start()
         wait_until(lambda: decode.metric("vllm:num_requests_running") == 1, "decode busy")
         params = hand_off(prefill, PROMPT)
@@ -321,7 +327,7 @@ def test_requests_without_kv_are_not_held_up_by_a_handshake_that_nobody_answers(
         with contextlib.suppress(httpx.TransportError):
             complete(server, PROMPT, kv_transfer_params=params)
 
-    with SimulatedServer("decode", env={"SIMULATOR_HANDSHAKE_TIMEOUT_S": "20"}) as decode:
+    with SimulatedServer("decode", env={"SIMULATOR_HANDSHAKE_TIMEOUT_S": "60"}) as decode:
         params = hand_off(prefill, PROMPT) | {"remote_port": free_port()}
         stuck = threading.Thread(target=wait_in_vain, args=(decode, params))
         stuck.start()
@@ -333,7 +339,7 @@ def test_requests_without_kv_are_not_held_up_by_a_handshake_that_nobody_answers(
 
 def test_handshakes_with_several_dead_engines_take_turns_and_those_with_one_share_an_attempt() -> None:
     policy = {"kv_load_failure_policy": "recompute"}
-    env = {"SIMULATOR_HANDSHAKE_TIMEOUT_S": "0.5"}
+    env = {"SIMULATOR_HANDSHAKE_TIMEOUT_S": "1"}
     with SimulatedServer("prefill") as prefill, SimulatedServer("decode", transfer=policy, env=env) as decode:
         params = hand_off(prefill, PROMPT) | {"remote_port": free_port()}
 
@@ -354,8 +360,8 @@ def test_handshakes_with_several_dead_engines_take_turns_and_those_with_one_shar
             return time.monotonic() - began
 
         shared, in_turn = seconds(["a", "a", "a"]), seconds(["b", "c", "d"])
-        assert shared >= 0.5
-        assert in_turn >= 1.5
+        assert shared >= 1
+        assert in_turn >= 3
         assert shared < in_turn
 
 

@@ -39,9 +39,13 @@ E2E_BOUNDS = [0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120,
 @pytest.fixture(scope="module")
 def server() -> Iterator[SimulatedServer]:
     with SimulatedServer() as started:
-        body = {"prompt": "count me " * 50, "max_tokens": 5}
-        httpx.post(f"{started.url}/v1/completions", json=body).raise_for_status()
+        ask(started, max_tokens=5)
         yield started
+
+
+def ask(server: SimulatedServer, max_tokens: int) -> None:
+    body = {"prompt": "count me " * 50, "max_tokens": max_tokens}
+    httpx.post(f"{server.url}/v1/completions", json=body).raise_for_status()
 
 
 def families(server: SimulatedServer) -> dict[str, str]:
@@ -90,20 +94,21 @@ def test_buckets_are_vllms(server: SimulatedServer) -> None:
     assert bounds(server, "request_params_n") == [1, 2, 5, 10, 20, inf]
 
 
-def test_a_request_moves_its_counters_and_histograms(server: SimulatedServer) -> None:
-    assert server.metric("vllm:generation_tokens_total") == 5
-    assert server.metric("vllm:request_success_total", finished_reason="length") == 1
-    assert server.metric("vllm:request_success_total", finished_reason="error") == 0
-    assert server.metric("vllm:time_to_first_token_seconds_count") == 1
-    assert server.metric("vllm:inter_token_latency_seconds_count") == 4
-    assert server.metric("vllm:prompt_tokens_total") == server.metric(
-        "vllm:prompt_tokens_by_source_total", source="local_compute"
-    )
+def test_a_request_moves_its_counters_and_histograms() -> None:
+    with SimulatedServer() as server:
+        ask(server, max_tokens=5)
+        assert server.metric("vllm:generation_tokens_total") == 5
+        assert server.metric("vllm:request_success_total", finished_reason="length") == 1
+        assert server.metric("vllm:request_success_total", finished_reason="error") == 0
+        assert server.metric("vllm:time_to_first_token_seconds_count") == 1
+        assert server.metric("vllm:inter_token_latency_seconds_count") == 4
+        assert server.metric("vllm:prompt_tokens_total") == server.metric(
+            "vllm:prompt_tokens_by_source_total", source="local_compute"
+        )
 
 
 def test_prompt_tokens_by_source_add_up_when_the_prefix_is_cached(server: SimulatedServer) -> None:
-    body = {"prompt": "count me " * 50, "max_tokens": 1}
-    httpx.post(f"{server.url}/v1/completions", json=body).raise_for_status()
+    ask(server, max_tokens=1)
     hits = server.metric("vllm:prefix_cache_hits_total")
     assert hits > 0
     assert server.metric("vllm:prompt_tokens_by_source_total", source="local_cache_hit") == hits

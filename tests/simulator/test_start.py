@@ -50,6 +50,10 @@ PREFIX = re.compile(
 NIXL_LINE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d NIXL INFO    _api\.py:407 ", re.MULTILINE)
 
 
+SLOW_START = {"SIMULATOR_START_S": "4"}
+"""Time enough to do something to a server that starts."""
+
+
 def failed(role: Any = "plain", *, code: int, **options: Any) -> str:
     """The log of a start that ends with `code`."""
     server = SimulatedServer(role, wait=False, **options)
@@ -103,7 +107,7 @@ def test_kv_both_works_with_a_warning() -> None:
 
 
 def test_connection_is_refused_until_the_server_is_ready() -> None:
-    with SimulatedServer(env={"SIMULATOR_START_S": "1"}, wait=False) as server:
+    with SimulatedServer(env=SLOW_START, wait=False) as server:
         wait_until(lambda: "non-default args" in server.log(), "banner")
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/health")
@@ -219,7 +223,7 @@ def test_sigterm_during_the_imports_kills_at_once() -> None:
 
 
 def test_sigterm_while_starting_is_lost_and_the_server_comes_up() -> None:
-    with SimulatedServer(env={"SIMULATOR_START_S": "1"}, wait=False) as server:
+    with SimulatedServer(env=SLOW_START, wait=False) as server:
         wait_until(lambda: "non-default args" in server.log(), "banner")
         server.process.terminate()
         server.wait_ready()
@@ -227,10 +231,10 @@ def test_sigterm_while_starting_is_lost_and_the_server_comes_up() -> None:
 
 def test_sigterm_while_starting_can_hang_the_start() -> None:
     faults = {"sigterm_starting": "hangs"}
-    with SimulatedServer(env={"SIMULATOR_START_S": "1"}, faults=faults, wait=False) as server:
+    with SimulatedServer(env=SLOW_START, faults=faults, wait=False) as server:
         wait_until(lambda: "non-default args" in server.log(), "banner")
         server.process.terminate()
-        time.sleep(1.5)
+        time.sleep(float(SLOW_START["SIMULATOR_START_S"]) + 1)
         assert server.process.poll() is None
         assert "startup complete" not in server.log()
 
@@ -242,5 +246,7 @@ def test_sigint_while_starting_ends_it() -> None:
         assert server.wait_exit() != 0
 
 
-def test_free_ports_differ() -> None:
-    assert free_port() != free_port()
+def test_a_free_port_is_one_that_nobody_holds() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", free_port()))
+        assert holder.getsockname()[1] not in {free_port() for _ in range(100)}
