@@ -11,7 +11,7 @@ from console.gateway import loads
 from console.gateway.models import Epoch
 from console.traffic.models import RequestRecord
 from tests.launch.running import Installation
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
 
 CLIENTS = 2
 
@@ -28,7 +28,7 @@ def traffic(running: Installation, model: str) -> Iterator["Counter[int]"]:
     body = {"model": model, "prompt": "word " * 60, "max_tokens": 8, "stream": True}
 
     def send() -> None:
-        with httpx.Client(base_url=f"http://127.0.0.1:{running.web_port}", timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{running.web_port}", timeout=120, trust_env=False) as client:
             while not ending.is_set():
                 try:
                     answer = client.post("/v1/completions", json=body)
@@ -68,7 +68,7 @@ def ask(running: Installation, model: str) -> str:
     """The id of a request that went well, once the routers serve what the rows say now."""
     wait_for_routers()
     body = {"model": model, "prompt": "word " * 60, "max_tokens": 4}
-    answer = httpx.post(f"http://127.0.0.1:{running.web_port}/v1/completions", json=body, timeout=30, trust_env=False)
+    answer = httpx.post(f"http://127.0.0.1:{running.web_port}/v1/completions", json=body, timeout=120, trust_env=False)
     assert answer.status_code == 200, answer.text
     return answer.headers["x-request-id"]
 
@@ -97,7 +97,7 @@ class OpenStream:
         body = {"model": model, "prompt": "word " * 60, "max_tokens": 4000, "stream": True}
         try:
             with httpx.stream(
-                "POST", f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=60, trust_env=False
+                "POST", f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=120, trust_env=False
             ) as answer:
                 for line in answer.iter_lines():
                     self._lines.append(line)
@@ -109,5 +109,6 @@ class OpenStream:
 
     def ended_broken(self) -> bool:
         """Waits for its end."""
-        self._thread.join(30)
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive(), "the stream goes on"
         return self._broken and not any("[DONE]" in line for line in self._lines)

@@ -5,10 +5,11 @@ The test itself acts through the domain on that same database and broker, as the
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,13 @@ from django.core.management import call_command
 from django.db import connections
 from django.db.utils import ConnectionHandler
 
-from console.embedded import free_port
 from console.fleet import actions
 from console.fleet.models import Deployment, Host, Move, Pair, Server
 from console.fleet.states import PairState, ServerState
 from console.settings import database as database_settings
 from tests import own
 from tests.factories import ADMIN, OPERATOR
-from tests.waiting import LIMIT_S, wait_for
+from tests.waiting import LIMIT_S, wait_for, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS_EACH = 250
@@ -43,7 +43,7 @@ class Installation:
         """Without `database_url` over SQLite in its folder."""
         self.folder, self.database_url = folder, database_url
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.web_port = free_port()
+        self.web_port = own.free_port()
         self._gpu = 0
         self._first_port = 24000 + own.number(32) * PORTS_EACH
         self.env = {
@@ -114,7 +114,17 @@ class Installation:
         process.wait()
 
     def pause(self, name: str) -> None:
-        os.killpg(self.processes[name].pid, signal.SIGSTOP)
+        """Returns when it stands still, and outside of any transaction, in which it would hold up everybody else."""
+
+        def stands_between_two_transactions() -> bool:
+            os.killpg(self.processes[name].pid, signal.SIGSTOP)
+            wait_until(lambda: _stands_still(self.processes[name].pid), f"{name} to stand still")
+            if self._can_be_written():
+                return True
+            self.resume(name)
+            return False
+
+        wait_until(stands_between_two_transactions, f"{name} to pause between two transactions")
 
     def resume(self, name: str) -> None:
         os.killpg(self.processes[name].pid, signal.SIGCONT)
@@ -125,9 +135,11 @@ class Installation:
     def end(self) -> None:
         for name in list(self.processes):
             self.kill(name)
-        for process in self.left_behind():
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        while left := self.left_behind():
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left, timeout=1)
 
     def left_behind(self) -> list[psutil.Process]:
         """Every process that carries our marker."""
@@ -141,13 +153,31 @@ class Installation:
     def engines(self, server: Server) -> list[psutil.Process]:
         """The main processes of a server, found by its port on their command line, whatever the console believes."""
         fresh = Server.objects.get(pk=server.pk)
-        found = []
+        parents: dict[psutil.Process, int] = {}
         for process in self.left_behind():
             with suppress(psutil.Error):
                 words = process.cmdline()
                 if "--port" in words and words[words.index("--port") + 1] == str(fresh.api_port):
-                    found.append(process)
-        return [process for process in found if process.ppid() not in {other.pid for other in found}]
+                    parents[process] = process.ppid()
+        pids = {process.pid for process in parents}
+        return [process for process, parent in parents.items() if parent not in pids]
+
+    def _can_be_written(self) -> bool:
+        """Nobody holds the lock of SQLite's file; in PostgreSQL nobody holds up everybody."""
+        if self.database_url:
+            return True
+        try:
+            with closing(sqlite3.connect(self.database["NAME"], timeout=0)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        return True
+
+
+def _stands_still(pid: int) -> bool:
+    """All of its threads: the signal reaches them one after the other."""
+    tasks = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return all("\nState:\tT" in status for status in tasks)
 
 
 @contextmanager

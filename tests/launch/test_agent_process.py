@@ -78,7 +78,7 @@ def test_two_deliveries_at_once_start_one_process(agent: AgentProcess) -> None:
 
 
 def test_eight_launches_in_progress_do_not_hold_up_a_stop(agent: AgentProcess) -> None:
-    slow = [simulated(engine_env={**QUICK, "SIMULATOR_START_S": "60"}) for _ in range(8)]
+    slow = [simulated(engine_env={**QUICK, "SIMULATOR_START_S": "600"}) for _ in range(8)]
     for spec in slow:
         agent.launch(spec)
     first, *others = [spec["server_id"] for spec in slow]

@@ -74,9 +74,9 @@ def test_a_pid_of_an_earlier_boot_is_not_ours(host: TestHost) -> None:
 def test_a_server_that_ended_meanwhile_is_reported_with_its_cause(make_host: MakeHost) -> None:
     host = make_host("time.sleep(0.2)\nprint('vllm: error: unrecognized arguments: --foo')\nsys.exit(2)")
     host.launch()
-    pid = host.seen()["pid"]
-    assert pid is not None
-    wait_for(lambda: process.identify(pid) is None)
+    identity = host.starts.live()[0].start.identity  # without a look, which might see the end already
+    assert identity is not None
+    wait_for(lambda: not process.is_running(identity))
     host.new_agent().adopt()
     seen = host.seen()
     assert (seen["alive"], seen["exit_code"]) == (False, None)

@@ -69,7 +69,7 @@ class Caller:
     def __init__(self, running: Installation) -> None:
         user = make_user(Role.OPERATOR)
         _, token = ApiToken.issue(user, "tests", Role.OPERATOR)
-        at = {"base_url": f"http://127.0.0.1:{running.web_port}", "timeout": 30, "trust_env": False}
+        at = {"base_url": f"http://127.0.0.1:{running.web_port}", "timeout": 120, "trust_env": False}
         self.browser = httpx.Client(cookies={"sessionid": session_of(user)}, **at)  # type: ignore[arg-type]
         self.program = httpx.Client(headers={"Authorization": f"Bearer {token}"}, **at)  # type: ignore[arg-type]
 

@@ -54,7 +54,7 @@ def failed_move(browser: Client, mover: Server) -> Move:
         wait_for_end(moves.request(mover.pk, "prefill", OPERATOR))
     set_arguments(mover, BAD)
     assert browser.post(f"/servers/{mover.pk}/move/", {"role": "decode"}).status_code == 302
-    move = wait_for_end(Move.objects.get(server=mover, finished_at=None))
+    move = wait_for_end(Move.objects.filter(server=mover).latest("id"))
     assert move.status == MoveStatus.FAILED
     return move
 

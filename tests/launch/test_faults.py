@@ -1,6 +1,7 @@
 """What is killed comes back or is shown as gone; nothing runs twice, is lost, or is stopped while it serves."""
 
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import psutil
@@ -47,13 +48,15 @@ def only_engine(running: Installation, server: Server) -> psutil.Process:
 
 def runs(process: psutil.Process) -> bool:
     """A process that ended and was not waited for by anybody does not run."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_a_server_killed_by_hand_is_seen_as_failed(running: Installation) -> None:
     server = start_plain(running)
     only_engine(running, server).kill()
-    failed = wait_for_state(server, S.FAILED, patience_s=10)
+    failed = wait_for_state(server, S.FAILED)
     assert failed.failure["message"]
     assert failed.failure["instruction"]
 
@@ -64,7 +67,7 @@ def test_an_engine_that_outlives_its_api_server_is_shown_and_cleared_by_stop(run
     children = main.children(recursive=True)
     assert children
     main.kill()
-    failed = wait_for_state(server, S.FAILED, patience_s=10)
+    failed = wait_for_state(server, S.FAILED)
     assert failed.leftover_pids
     told = [note["text"] for note in degradations(failed) if note["code"] == "left_behind"]
     assert str(failed.leftover_pids[0]) in told[0]
@@ -79,7 +82,7 @@ def test_an_engine_that_outlives_its_api_server_is_shown_and_cleared_by_stop(run
 
 
 def test_a_worker_killed_while_a_server_starts_loses_nothing(running: Installation) -> None:
-    server = add_server(make_deployment(SIMULATOR_START_S="3"), "plain", running.next_gpu())
+    server = add_server(make_deployment(SIMULATOR_START_S="8"), "plain", running.next_gpu())
     actions.start(server.pk, OPERATOR)
     wait_for(lambda: state_of(server) in (S.STARTING, S.LOADING), "the start to be seen")
     running.kill("worker")
@@ -105,11 +108,11 @@ def test_a_worker_killed_during_a_move_leaves_one_that_the_next_worker_ends(runn
 def test_an_agent_killed_leaves_its_servers_and_finds_them_again(running: Installation) -> None:
     server = start_plain(running)
     engine = only_engine(running, server)
+    host = server.own_host
+    seen_before = Host.objects.get(pk=host.pk).agent_started_at
     running.kill("gpu01")
     assert runs(engine)
     running.run_agent(gpus=GPUS)
-    host = server.own_host
-    seen_before = Host.objects.get(pk=host.pk).agent_started_at
     wait_for(lambda: Host.objects.get(pk=host.pk).agent_started_at != seen_before, "the new agent's report")
     fresh = wait_for_state(server, S.READY)
     assert (fresh.generation, fresh.observed["pid"]) == (1, engine.pid)
@@ -150,7 +153,7 @@ def test_a_blind_console_stops_nothing_and_calls_nobody_silent(running: Installa
 
 def test_a_stop_reaches_a_host_that_is_busy_starting_others(running: Installation) -> None:
     victim = start_plain(running)
-    deployment = make_deployment(SIMULATOR_START_S="5")
+    deployment = make_deployment(SIMULATOR_START_S="60")
     starting = [add_server(deployment, "plain", running.next_gpu()) for _ in range(3)]
     for server in starting:
         actions.start(server.pk, OPERATOR)

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from console.launch.contracts import HostReport
 from console.launch.inbox import AT_ONCE, Inbox
 from console.launch.reporter import channel_of
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
 
 GPU01 = channel_of(settings.REDIS_PREFIX, "gpu01")
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -75,9 +75,16 @@ def test_a_report_on_the_channel_of_another_host_is_dropped(
 
 
 def test_of_one_host_only_the_newest_waits(inbox: Inbox, taken: Taken) -> None:
-    go_on = threading.Event()
-    taken.before = lambda: go_on.wait(10)
-    for seq in range(1, 50):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        go_on.wait(LIMIT_S)
+
+    taken.before = hold
+    inbox.accept(GPU01, said("gpu01", 1))
+    begun.wait(LIMIT_S)
+    for seq in range(2, 50):
         inbox.accept(GPU01, said("gpu01", seq))
     go_on.set()
     wait_for(lambda: 49 in taken.seqs)

@@ -72,7 +72,7 @@ def launch(agent: AgentProcess, host: FakeHost, role: str) -> str:
 
 
 def complete(url: str, **body: Any) -> dict[str, Any]:
-    answer = httpx.post(f"{url}/v1/completions", json={"prompt": PROMPT, "model": "tiny", **body}, timeout=30)
+    answer = httpx.post(f"{url}/v1/completions", json={"prompt": PROMPT, "model": "tiny", **body}, timeout=120)
     answer.raise_for_status()
     found: dict[str, Any] = answer.json()
     return found

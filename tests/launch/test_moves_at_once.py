@@ -38,7 +38,7 @@ def ask_at_once(running: Installation, servers: list[Server]) -> list[httpx.Resp
     gate = Barrier(len(servers))
 
     def ask(server: Server) -> httpx.Response:
-        with httpx.Client(base_url=f"http://127.0.0.1:{running.web_port}", headers=headers, timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{running.web_port}", headers=headers, timeout=120) as client:
             gate.wait()
             return client.post(f"/api/servers/{server.pk}/move", json={"role": "prefill"})
 
@@ -52,7 +52,11 @@ def test_of_moves_asked_at_once_one_of_each_deployment_is_done_and_the_others_ar
     for server in servers:
         wait_for_state(server, ServerState.READY)
 
-    answers = ask_at_once(running, servers)
+    running.pause("worker")  # none of the moves ends while others are still asked for
+    try:
+        answers = ask_at_once(running, servers)
+    finally:
+        running.resume("worker")
 
     for deployment, part in ((one, answers[:EACH]), (other, answers[EACH:])):
         assert sorted(answer.status_code for answer in part) == [202, 409, 409], [answer.text for answer in part]

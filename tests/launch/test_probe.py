@@ -10,6 +10,7 @@ import pytest
 
 from console.launch.probe import SILENT, probe
 from tests.launch.hosts import free_ports
+from tests.waiting import LIMIT_S
 
 Answer = Callable[[socket.socket, bytes], object]
 METRICS = b"HTTP/1.0 200 OK\r\n\r\nvllm:num_requests_running{} 3\n"
@@ -20,7 +21,6 @@ HEALTHY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 def server(answer: Answer) -> Iterator[int]:
     """The port of a server that lets `answer` deal with each connection and its request line."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
 
         def serve() -> None:
             while True:
@@ -33,9 +33,11 @@ def server(answer: Answer) -> Iterator[int]:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def answering(health: bytes, metrics: bytes) -> Answer:
@@ -44,7 +46,7 @@ def answering(health: bytes, metrics: bytes) -> Answer:
 
 def test_a_healthy_server_gives_its_numbers() -> None:
     with server(answering(HEALTHY, METRICS)) as port:
-        found = probe("127.0.0.1", port)
+        found = probe("127.0.0.1", port, LIMIT_S)
     assert (found.listens, found.healthy) == (True, True)
     assert found.sample is not None
     assert found.sample["running"] == 3
@@ -56,21 +58,21 @@ def test_a_closed_port_is_silent() -> None:
 
 def test_a_dead_engine_listens_and_is_not_healthy() -> None:
     with server(answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n", METRICS)) as port:
-        found = probe("127.0.0.1", port)
+        found = probe("127.0.0.1", port, LIMIT_S)
     assert (found.listens, found.healthy) == (True, False)
 
 
 @pytest.mark.parametrize("metrics", [b"", b"HTTP/1.1 500 Oh\r\n\r\n", b"nonsense", b"HTTP/1.1 200 OK\r\n\r\nhello"])
 def test_health_counts_without_metrics(metrics: bytes) -> None:
     with server(answering(HEALTHY, metrics)) as port:
-        found = probe("127.0.0.1", port)
+        found = probe("127.0.0.1", port, LIMIT_S)
     assert (found.healthy, found.sample) == (True, None)
 
 
 @pytest.mark.parametrize("health", [b"", b"\r\n", b"SSH-2.0-OpenSSH\r\n"])
 def test_something_else_on_the_port_is_not_healthy(health: bytes) -> None:
     with server(answering(health, METRICS)) as port:
-        assert not probe("127.0.0.1", port).healthy
+        assert not probe("127.0.0.1", port, LIMIT_S).healthy
 
 
 def test_a_server_that_drips_bytes_does_not_hold_the_agent_up() -> None:
@@ -86,16 +88,16 @@ def test_a_server_that_drips_bytes_does_not_hold_the_agent_up() -> None:
 
     with server(drip) as port:
         began = time.monotonic()
-        found = probe("127.0.0.1", port, timeout_s=0.3)
+        found = probe("127.0.0.1", port, timeout_s=2.0)
         took_s = time.monotonic() - began
         enough.set()
     assert (found.healthy, found.sample) == (True, None)
-    assert took_s < 5
+    assert took_s < 30
 
 
 def test_a_server_that_never_answers_is_not_healthy() -> None:
     enough = threading.Event()
-    with server(lambda connection, line: enough.wait(10)) as port:
+    with server(lambda connection, line: enough.wait(LIMIT_S)) as port:
         found = probe("127.0.0.1", port, timeout_s=0.2)
         enough.set()
     assert (found.listens, found.healthy) == (True, False)

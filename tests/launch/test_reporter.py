@@ -10,7 +10,7 @@ from django.conf import settings
 
 from console.launch.contracts import HostReport
 from console.launch.reporter import ReportChannel, Reporter
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
 
 
 class Channel:
@@ -52,7 +52,7 @@ def test_a_broker_that_does_not_answer_holds_nobody_up_and_gets_the_newest_after
     reporter: Reporter, channel: Channel
 ) -> None:
     answers = threading.Event()
-    channel.before = lambda: answers.wait(10)
+    channel.before = lambda: answers.wait(LIMIT_S)
     for seq in range(1, 100):
         reporter.offer(report(seq))
     answers.set()
