@@ -2,6 +2,8 @@
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
 
 WORKERS, SHARES = 4, 40
@@ -36,3 +38,25 @@ def free_port() -> int:
     One that the kernel picks may be somebody else's by the time that the process is up.
     """
     return next(filter(is_free, _ports))
+
+
+def hold_port() -> socket.socket:
+    """Keeps a free port of 127.0.0.1 from being given to anybody else, until it is closed.
+
+    A server that is told the port can listen on it meanwhile: it sets SO_REUSEADDR as well, and nobody listens here.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder
+
+
+def port_of(holder: socket.socket) -> int:
+    return int(holder.getsockname()[1])
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """As `hold_port`, until the block ends."""
+    with hold_port() as holder:
+        yield port_of(holder)

@@ -6,17 +6,16 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from console.embedded import free_port
-from tests.routing.scripted import Client, Engine, Script, ask, lists, until
+from tests.own import held_port
+from tests.routing.scripted import Client, Engine, Script, lists, until
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
-START_LIMIT_S = 30.0
 
 
 @dataclass
@@ -29,22 +28,26 @@ class Crew:
         """Their process ids."""
         return sorted(child.pid for child in psutil.Process(self.process.pid).children())
 
-    def worker_of(self, client: Client) -> int | None:
-        """None while the connection waits to be accepted."""
-        local = client.writer.get_extra_info("sockname")[1]
-        for pid in self.workers():
-            if any(one.raddr and one.raddr[1] == local for one in connections(pid)):
-                return pid
-        return None
+    async def connect(self, count: int = 1) -> dict[Client, int]:
+        """So many clients, each with the worker that serves it."""
+        clients = [await Client(self.port).__aenter__() for _ in range(count)]
+        self._clients += clients
+        locals_ = {client: client.writer.get_extra_info("sockname")[1] for client in clients}
+        served: dict[int, int] = {}
+
+        def all_are_served() -> bool:  # Until then some wait to be accepted.
+            served.update((one.raddr[1], pid) for pid in self.workers() for one in connections(pid) if one.raddr)
+            return served.keys() >= set(locals_.values())
+
+        await until(all_are_served)
+        return {client: served[local] for client, local in locals_.items()}
 
     async def at(self, worker: int) -> Client:
         """A client that this worker serves, until the end. Connections are spread by lot, so it takes some."""
-        async with asyncio.timeout(START_LIMIT_S):
+        async with asyncio.timeout(LIMIT_S):
             while True:
-                client = await Client(self.port).__aenter__()
-                self._clients.append(client)
-                await until(partial(self.worker_of, client))
-                if self.worker_of(client) == worker:
+                [(client, serves)] = (await self.connect()).items()
+                if serves == worker:
                     return client
                 client.writer.close()
 
@@ -53,7 +56,7 @@ class Crew:
 
     async def all_serve(self, workers: int) -> None:
         """Returns when so many listen."""
-        await until(lambda: sum(map(listens, self.workers() or [self.process.pid])) == workers, START_LIMIT_S)
+        await until(lambda: sum(map(listens, self.workers() or [self.process.pid])) == workers)
 
     def close_clients(self) -> None:
         for client in self._clients:
@@ -64,14 +67,14 @@ class Crew:
 
     async def end(self) -> int:
         """Its exit status."""
-        async with asyncio.timeout(START_LIMIT_S):
+        async with asyncio.timeout(LIMIT_S):
             return await self.process.wait()
 
 
 def connections(pid: int) -> list[Any]:
     try:
         return list(psutil.Process(pid).net_connections("tcp"))
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # The second of one that is ending, unless asked by root.
         return []
 
 
@@ -86,20 +89,20 @@ def command(port: int, *args: str, workers: int = 2) -> list[str]:
 @asynccontextmanager
 async def crew(*args: str, workers: int = 2) -> AsyncIterator[Crew]:
     """When it begins every worker listens; when it ends no process is left."""
-    port = free_port()
-    process = await asyncio.create_subprocess_exec(*command(port, *args, workers=workers), cwd=ROOT)
-    made = Crew(process, port)
-    try:
-        await made.all_serve(workers)
-        yield made
-    finally:
-        made.close_clients()
-        if process.returncode is None:
-            left = made.workers()
-            process.kill()
-            await process.wait()
-            for pid in left:
-                kill(pid)
+    with held_port() as port:
+        process = await asyncio.create_subprocess_exec(*command(port, *args, workers=workers), cwd=ROOT)
+        made = Crew(process, port)
+        try:
+            await made.all_serve(workers)
+            yield made
+        finally:
+            made.close_clients()
+            if process.returncode is None:
+                left = made.workers()
+                process.kill()
+                await process.wait()
+                for pid in left:
+                    kill(pid)
 
 
 def is_running(pid: int) -> bool:
@@ -136,8 +139,24 @@ async def crew_before(
             await engine.stop()
 
 
-async def figures(port: int) -> dict[str, float]:
-    """`/metrics`, by name and labels as they are written."""
-    text = (await ask(port, "GET", "/metrics")).body.decode()
+async def metrics_of_all(client: Client) -> str:
+    """`/metrics` once no worker is too slow to give its part in time."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            await client.send("GET", "/metrics")
+            text = (await client.answer()).body.decode()
+            found = read_figures(text)
+            if found.get("switchyard_router_workers_answered") == found.get("switchyard_router_workers"):
+                return text
+
+
+def read_figures(text: str) -> dict[str, float]:
+    """By name and labels as they are written."""
     pairs = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
+
+
+async def figures(port: int) -> dict[str, float]:
+    """`/metrics` of all workers."""
+    async with Client(port) as client:
+        return read_figures(await metrics_of_all(client))

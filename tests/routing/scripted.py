@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from routing.app import Router
 from routing.record import Record
 from routing.table import Deployment, Policy, Role, Server, Table
 from routing.uvicorn_protocol import protocol_for
+from tests.own import hold_port, port_of
+from tests.waiting import LIMIT_S
 
 Json = dict[str, Any]
 HANDOFF: Json = {
@@ -101,8 +104,12 @@ class Engine:
     accepted: int = 0
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _server: asyncio.Server | None = None
+    _held: socket.socket | None = None
 
     async def start(self, port: int = 0) -> None:
+        if not port:
+            self._held = hold_port()
+            port = port_of(self._held)
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=2**22)
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -112,12 +119,18 @@ class Engine:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    async def stop(self) -> None:
+    async def go_down(self) -> None:
+        """Nothing answers at its address any more. Nobody else can come there before it is stopped."""
         assert self._server is not None
         self._server.close()
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        await self.go_down()
+        if self._held is not None:
+            self._held.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -268,8 +281,9 @@ class Records:
         return self.all
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    async with asyncio.timeout(timeout_s):
+async def until(condition: Callable[[], object]) -> None:
+    """Raises TimeoutError when it does not come true in time."""
+    async with asyncio.timeout(LIMIT_S):
         while not condition():  # noqa: ASYNC110 - any condition at all, which sets no event
             await asyncio.sleep(0.002)
 
@@ -336,13 +350,14 @@ async def site(
     *,
     face: Face = "direct",
     max_body_bytes: int = 64 * 2**20,
+    records: Records | None = None,
     **deployment: Any,
 ) -> AsyncIterator[Site]:
     """Engines named P…, D…, N… for prefill, decode and plain, and a router in front of them."""
     engines = {name: Engine(script, name) for name, script in scripts.items()}
     for engine in engines.values():
         await engine.start()
-    records = Records()
+    records = records or Records()
     router = Router(observer=records, max_body_bytes=max_body_bytes)
     place = Site(router, records, engines)
     place.publish(policy, **deployment)
@@ -355,10 +370,10 @@ async def site(
         lifespan="off",
         access_log=False,
     )
-    socket = config.bind_socket()
-    place.port = socket.getsockname()[1]
+    listening = config.bind_socket()
+    place.port = listening.getsockname()[1]
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[socket]))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await until(lambda: server.started)
         yield place
@@ -451,7 +466,7 @@ class Client:
         return data
 
     async def answer(self) -> Answer:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             return await self._answer()
 
     async def _answer(self) -> Answer:

@@ -1,12 +1,13 @@
 """A server that fails is left alone and tried again by itself; what is not its fault is not held against it."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from routing.circuit import FAILURES_TO_OPEN, Circuit
+from routing.circuit import FAILURES_TO_OPEN, FIRST_PAUSE_S, Circuit
 from routing.table import Policy
-from tests.routing.scripted import Client, Seen, Wire, answers, chat_chunk, prefills, site, streams, until
+from tests.routing.scripted import Answer, Client, Seen, Site, Wire, answers, chat_chunk, prefills, site, streams, until
 
 BAD = {"error": {"message": "too long"}}
 BOOM = {"error": {"message": "boom"}}
@@ -101,9 +102,15 @@ async def test_pictures_that_cannot_be_fetched_leave_every_circuit_closed(part: 
         assert {view.state for view in place.router.circuits().values()} == {"closed"}
 
 
+def pause(place: Site, name: str, pause_s: float) -> None:
+    """How long its circuit stays open. With a long pause the test may be as slow as it likes while it looks."""
+    place.router.layouts["m"].by_id[name].circuit.pause_s = pause_s
+
+
 async def test_pictures_that_are_sent_along_are_no_excuse() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     async with site({"P1": answers(500, BOOM), "D1": answers(500, BOOM)}) as place:
+        pause(place, "P1", 3600)
         for _ in range(FAILURES_TO_OPEN):
             await place.chat(messages=[{"role": "user", "content": [part]}])
         assert place.router.circuits()["P1"].state == "open"
@@ -111,6 +118,8 @@ async def test_pictures_that_are_sent_along_are_no_excuse() -> None:
 
 async def test_both_legs_feed_the_circuits() -> None:
     async with site({"P1": answers(500, BOOM), "D1": answers(500, BOOM)}, Policy(retries=1)) as place:
+        pause(place, "P1", 3600)
+        pause(place, "D1", 3600)
         for _ in range(FAILURES_TO_OPEN):
             await place.chat()
         states = {name: view.state for name, view in place.router.circuits().items()}
@@ -123,10 +132,12 @@ async def test_both_legs_feed_the_circuits() -> None:
 
 async def test_a_server_that_comes_back_is_used_again_by_itself() -> None:
     async with site({"N1": answers(500, BOOM)}, Policy(retries=0)) as place:
+        pause(place, "N1", 3600)
         for _ in range(FAILURES_TO_OPEN):
             await place.chat()
         assert (await place.chat()).status == 503
         place["N1"].script = streams()
+        pause(place, "N1", FIRST_PAUSE_S)
         await until(lambda: place.router.circuits()["N1"].state == "half-open")
         assert (await place.chat()).status == 200
         assert place.router.circuits()["N1"].state == "closed"
@@ -163,12 +174,13 @@ async def test_a_slow_server_does_not_slow_the_others() -> None:
         await wire.closed_by_router()
 
     async with site({"N1": hangs, "N2": streams()}) as place:
-        stuck = [asyncio.create_task(place.chat(stream=True)) for _ in range(4)]
-        await until(lambda: place["N1"].seen)
-        assert len(place["N1"].seen) <= 4
+        while not place["N1"].seen:  # Which of two idle ones is asked is drawn by lot.
+            asked = asyncio.create_task(place.chat(stream=True))
+            await until(partial(is_stuck_or_done, place, asked))
         for _ in range(20):
-            answer = await asyncio.wait_for(place.chat(stream=True), 5)
-            if place.router.loads()["N1"].inflight > 0:
-                assert answer.headers["x-switchyard-decode"] == "N2"
-        for task in stuck:
-            task.cancel()
+            assert (await place.chat(stream=True)).headers["x-switchyard-decode"] == "N2"
+        asked.cancel()
+
+
+def is_stuck_or_done(place: Site, asked: "asyncio.Task[Answer]") -> bool:
+    return bool(place["N1"].seen) or asked.done()

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from console.embedded import free_port
 from routing.command import parse, policy_of
 from routing.table import Policy, Timeouts
+from tests.own import held_port
+from tests.routing.crew import figures
 from tests.routing.scripted import Answer, Client, Engine, ask, chat_body, lists, prefills, streams
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,22 +22,22 @@ ROOT = Path(__file__).parents[2]
 @asynccontextmanager
 async def router(*args: str) -> AsyncIterator[int]:
     """A router process; its port. It ends cleanly on SIGTERM."""
-    port = free_port()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "routing", "--port", str(port), *args, cwd=ROOT, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        await eventually(port, "/healthz", 200)
-        yield port
-    finally:
-        process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(15):
-            await process.communicate()
+    with held_port() as port:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "routing", "--port", str(port), *args, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            await eventually(port, "/healthz", 200)
+            yield port
+        finally:
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(LIMIT_S):
+                await process.communicate()
     assert process.returncode in (0, -signal.SIGTERM)
 
 
 async def eventually(port: int, path: str, status: int, body: object = None) -> Answer:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             try:
                 answer = await ask(port, "GET" if body is None else "POST", path, body)
@@ -48,14 +50,14 @@ async def eventually(port: int, path: str, status: int, body: object = None) -> 
 
 async def test_it_starts_before_its_servers_and_serves_when_they_come() -> None:
     engine = Engine(lists())
-    port = free_port()
-    async with router("--plain", f"http://127.0.0.1:{port}") as at:
-        waiting = await ask(at, "POST", "/v1/chat/completions", chat_body())
-        assert (waiting.status, "retry-after" in waiting.headers) == (503, True)
-        await engine.start(port)
-        answer = await eventually(at, "/v1/chat/completions", 200, chat_body())
-        assert answer.headers["x-switchyard-route"] == "plain"
-    await engine.stop()
+    with held_port() as port:
+        async with router("--plain", f"http://127.0.0.1:{port}") as at:
+            waiting = await ask(at, "POST", "/v1/chat/completions", chat_body())
+            assert (waiting.status, "retry-after" in waiting.headers) == (503, True)
+            await engine.start(port)
+            answer = await eventually(at, "/v1/chat/completions", 200, chat_body())
+            assert answer.headers["x-switchyard-route"] == "plain"
+        await engine.stop()
 
 
 async def test_it_splits_and_shows_health_and_metrics() -> None:
@@ -65,11 +67,11 @@ async def test_it_splits_and_shows_health_and_metrics() -> None:
     async with router("--prefill", prefill.url, "--decode", decode.url, "--model", "m") as at:
         answer = await ask(at, "POST", "/v1/chat/completions", chat_body(stream=True))
         health = [(await ask(at, "GET", path)).status for path in ("/healthz", "/health")]
-        metrics = await ask(at, "GET", "/metrics")
+        counted = await figures(at)
         page = await ask(at, "GET", "/somewhere")
     assert answer.headers["x-switchyard-route"] == "split"
     assert health == [200, 200]
-    assert b'switchyard_router_requests_total{deployment="alone",outcome="ok",route="split"} 1.0' in metrics.body
+    assert counted['switchyard_router_requests_total{deployment="alone",outcome="ok",route="split"}'] == 1
     assert (page.status, "error" in page.json) == (404, True)
     await prefill.stop()
     await decode.stop()

@@ -86,8 +86,11 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used() -> N
     assert {record.attempts for record in records} == {1}
 
 
-async def test_a_request_into_a_connection_just_closed_is_sent_again_on_a_new_one() -> None:
+async def test_a_request_into_a_connection_just_closed_is_sent_again_on_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The server takes the request off a kept connection and closes it without a byte, as one does that timed out."""
+    monkeypatch.setattr(client_module, "STALE_WITHIN_S", 60.0)
     closed = 0
 
     async def closes_kept(seen: Seen, wire: Wire) -> None:
@@ -117,7 +120,7 @@ async def test_a_new_connection_that_breaks_is_not_tried_for_ever() -> None:
 
 async def test_a_server_that_is_not_there_is_a_502_naming_it() -> None:
     async with site({"N1": streams()}, Policy(retries=0)) as place:
-        await place["N1"].stop()
+        await place["N1"].go_down()
         answer = await place.chat()
     assert answer.status == 502
     assert "N1 takes no connection" in answer.json["error"]["message"]
@@ -235,7 +238,7 @@ async def test_a_server_without_its_port_yet_is_reached_once_it_listens() -> Non
     async with site({"N1": streams()}, Policy(retries=0)) as place:
         engine = place["N1"]
         port = engine.port
-        await engine.stop()
+        await engine.go_down()
         assert (await place.chat()).status == 502
         again = Engine(streams())
         await again.start(port)

@@ -93,13 +93,13 @@ async def test_model_cards_are_the_engines_own() -> None:
 
 async def test_model_cards_come_from_the_servers_that_answer() -> None:
     async with site({"D1": cards_or_streams, "D2": cards_or_streams}) as place:
-        await place["D1"].stop()
+        await place["D1"].go_down()
         assert (await place.get("/v1/models")).json["data"] == [CARD]
 
 
 async def test_a_model_whose_servers_are_all_down_is_still_listed() -> None:
     async with site({"D1": cards_or_streams}) as place:
-        await place["D1"].stop()
+        await place["D1"].go_down()
         listed = await place.get("/v1/models")
     assert [card["id"] for card in listed.json["data"]] == ["m"]
 

@@ -1,5 +1,6 @@
 """The pump relays exactly the usual tokens, byte by byte, and gives back everything else."""
 
+import gc
 import os
 import select
 import socket
@@ -15,9 +16,7 @@ from hypothesis import strategies as st
 from routing.sse import Scanner
 from tests.routing.pumping import floats, frame, native, shape, token
 from tests.routing.scripted import chat_chunk, event
-from tests.waiting import wait_for
-
-LIMIT_S = 10.0
+from tests.waiting import LIMIT_S, wait_for
 
 
 @dataclass
@@ -187,7 +186,7 @@ def test_a_client_that_is_gone_stops_nothing(lent: Lent) -> None:
     lent.reader.close()
     for _ in range(3):
         lent.engine.sendall(token("a"))
-    wait_for(lambda: sum(len(floats(gaps)) for _, (gaps, _) in lent.pump.progress()) > 0, "tokens are counted", LIMIT_S)
+    wait_for(lambda: sum(len(floats(gaps)) for _, (gaps, _) in lent.pump.progress()) > 0, "tokens are counted")
     lent.pump.detach(lent.key)
 
 
@@ -222,6 +221,7 @@ def test_many_streams_come_and_go_and_no_descriptor_stays(pump: Any) -> None:
     first = lend(pump)
     pump.detach(first.key)
     first.close()
+    gc.collect()  # What earlier tests left behind is not to be closed meanwhile.
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         streams = [lend(pump) for _ in range(100)]
@@ -237,7 +237,7 @@ def test_many_streams_come_and_go_and_no_descriptor_stays(pump: Any) -> None:
             if lent.key not in back:
                 pump.detach(lent.key)
             lent.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_closing_ends_the_thread_and_lets_go_of_every_stream() -> None:

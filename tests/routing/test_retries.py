@@ -1,6 +1,7 @@
 """Before the first byte a failure is tried elsewhere, within a budget; after it, never."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -8,6 +9,7 @@ from routing.budget import Budget
 from routing.table import Policy, Timeouts
 from tests.routing.scripted import (
     HANDOFF,
+    Client,
     Script,
     Seen,
     Wire,
@@ -20,6 +22,7 @@ from tests.routing.scripted import (
     site,
     streams,
 )
+from tests.waiting import LIMIT_S
 
 BOOM = {"error": {"message": "boom", "type": "InternalServerError", "param": None, "code": 500}}
 
@@ -227,21 +230,24 @@ async def test_a_total_limit_is_named() -> None:
 
 
 async def test_comments_keep_a_silent_connection_alive_and_errors_come_in_band() -> None:
+    go = asyncio.Event()
+
     async def slow_then_refuses(seen: Seen, wire: Wire) -> None:
-        await asyncio.sleep(0.3)
+        await go.wait()
         await wire.json({"error": {"message": "prompt too long", "type": "BadRequestError", "code": 400}}, 400)
 
-    async with site({"P1": slow_then_refuses, "D1": streams()}, Policy(comment_every_s=0.05)) as place:
-        answer = await place.chat(stream=True)
+    policy = Policy(comment_every_s=0.05)
+    async with site({"P1": slow_then_refuses, "D1": streams()}, policy) as place, Client(place.port) as client:
+        await client.chat(stream=True)
+        status, headers = await client.head()
+        assert [await client.chunk() for _ in range(3)] == [b": waiting\n\n"] * 3
+        go.set()
+        while (chunk := await client.chunk()) == b": waiting\n\n":
+            pass
         record = await place.record()
-    assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-    assert answer.body.count(b": waiting\n\n") >= 2
-    assert answer.events[0]["error"] == {
-        "message": "prompt too long",
-        "type": "UpstreamError",
-        "param": None,
-        "code": 400,
-    }
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    error = {"message": "prompt too long", "type": "UpstreamError", "param": None, "code": 400}
+    assert json.loads(chunk.removeprefix(b"data: ").partition(b"\n")[0])["error"] == error
     assert record.outcome == "failed"
 
 
@@ -265,11 +271,11 @@ async def test_retries_are_a_part_of_the_traffic() -> None:
 
 
 async def test_a_pool_that_starts_is_waited_for() -> None:
-    async with site({"P1": prefills, "D1": streams()}, Policy(wait_for_server_s=5), servers=[]) as place:
+    async with site({"P1": prefills, "D1": streams()}, Policy(wait_for_server_s=LIMIT_S), servers=[]) as place:
         request = asyncio.create_task(place.chat(stream=True))
         await asyncio.sleep(0.1)
         assert not request.done()
-        place.publish(Policy(wait_for_server_s=5))
+        place.publish(Policy(wait_for_server_s=LIMIT_S))
         assert (await request).text == "abc"
 
 

@@ -19,6 +19,7 @@ from tests.routing.scripted import (
     until,
     usage_chunk,
 )
+from tests.waiting import LIMIT_S
 
 FACES: list[Face] = ["direct", "asgi"]
 
@@ -40,7 +41,7 @@ async def test_each_chunk_arrives_before_the_next_is_made(face: Face) -> None:
         await client.chat(stream=True)
         await client.head()
         for text in "abc":
-            chunk = await asyncio.wait_for(client.chunk(), 5)
+            chunk = await asyncio.wait_for(client.chunk(), LIMIT_S)
             assert json.loads(chunk[6:])["choices"][0]["delta"]["content"] == text
             step.set()
         rest = await client.chunk() + await client.chunk()

@@ -11,6 +11,7 @@ from routing.colleagues import Colleagues, make_inboxes
 from routing.metrics import RouterMetrics
 from routing.record import Record
 from routing.summed import is_highest, pack, render
+from tests.waiting import LIMIT_S
 
 
 def finished(route: str = "plain", ttft_ms: float = 7.0) -> Record:
@@ -63,7 +64,8 @@ def test_what_came_cut_short_is_left_out_and_logged(caplog: pytest.LogCaptureFix
     assert "1 of 2 workers gave no figures in time" in caplog.text
 
 
-async def test_an_answer_may_be_long() -> None:
+async def test_an_answer_may_be_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(colleagues, "ANSWER_WITHIN_S", LIMIT_S)
     inboxes = make_inboxes(2)
     asks, answers = Colleagues(0, inboxes, lambda: b""), Colleagues(1, inboxes, lambda: b"x" * 5_000_000)
     answers.listen()
@@ -78,7 +80,7 @@ async def test_a_worker_whose_inbox_is_full_is_not_waited_for(monkeypatch: pytes
     with contextlib.suppress(BlockingIOError):
         while True:
             inboxes[1][1].send(b"?")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         assert await Colleagues(0, inboxes, lambda: b"").ask() == []
     close(inboxes)
 

@@ -7,9 +7,10 @@ import subprocess
 import psutil
 import pytest
 
-from console.embedded import free_port
+from tests.own import held_port
 from tests.routing.crew import ROOT, Crew, command, crew, crew_before, is_running
 from tests.routing.scripted import Client, Seen, Wire, ask, chat_body, chat_chunk, streams, until
+from tests.waiting import LIMIT_S
 
 NOBODY = ("--plain", "http://127.0.0.1:9", "--model", "m")
 
@@ -37,7 +38,7 @@ async def begin(client: Client) -> None:
 
 async def rest(client: Client) -> bytes:
     parts = b""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         while part := await client.chunk():
             parts += part
     return parts
@@ -50,7 +51,7 @@ async def test_a_worker_that_dies_is_replaced_while_streams_of_the_others_run_on
         stream = await made.at(left)
         await begin(stream)
         psutil.Process(lost).kill()
-        await until(lambda: lost not in made.workers(), timeout_s=20)
+        await until(lambda: lost not in made.workers())
         await made.all_serve(2)
         assert left in made.workers()
         for client in await made.one_client_each():
@@ -72,9 +73,9 @@ async def test_what_a_dead_worker_had_under_way_takes_no_place_any_more() -> Non
         refused = await other.answer()
         assert (refused.status, refused.headers["retry-after"]) == (503, "2")
         psutil.Process(lost).kill()
-        await until(lambda: lost not in made.workers(), timeout_s=20)
+        await until(lambda: lost not in made.workers())
         await made.all_serve(2)
-        await begin(other)
+        await begin(await made.at(left))
 
 
 @pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
@@ -93,7 +94,7 @@ async def test_running_streams_may_end_when_the_router_is_stopped(asked: signal.
 
 
 async def nobody_listens(port: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             try:
                 async with Client(port):
@@ -125,7 +126,7 @@ async def test_no_worker_is_left_when_the_parent_is_killed() -> None:
         await nobody_listens(made.port)
         held.go.set()
         assert b"[DONE]" in await rest(client)
-        await until(lambda: not any(map(is_running, workers)), timeout_s=20)
+        await until(lambda: not any(map(is_running, workers)))
 
 
 async def test_a_worker_that_is_asked_to_end_by_itself_ends_its_streams_and_is_replaced() -> None:
@@ -137,7 +138,7 @@ async def test_a_worker_that_is_asked_to_end_by_itself_ends_its_streams_and_is_r
         psutil.Process(worker).terminate()
         held.go.set()
         assert b"[DONE]" in await rest(client)
-        await until(lambda: worker not in made.workers(), timeout_s=20)
+        await until(lambda: worker not in made.workers())
         await made.all_serve(2)
 
 
@@ -160,7 +161,7 @@ async def test_a_port_that_is_taken_is_named(workers: int) -> None:
 
 @pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", "100000"])
 def test_a_wrong_number_of_workers_is_refused_in_words(count: str) -> None:
-    ended = ended_soon(*command(free_port(), *NOBODY), "--workers", count)
+    ended = ended_soon(*command(0, *NOBODY), "--workers", count)
     assert ended.returncode == 2
     assert f"{count}: a whole number from 1" in ended.stderr
 
@@ -172,7 +173,8 @@ def test_a_wrong_port_is_refused_in_words(port: str) -> None:
 
 
 def test_an_address_that_is_not_ours_is_refused_in_words() -> None:
-    ended = ended_soon(*command(free_port(), *NOBODY, "--host", "192.0.2.1"))
+    with held_port() as port:
+        ended = ended_soon(*command(port, *NOBODY, "--host", "192.0.2.1"))
     assert ended.returncode == 1
     assert "192.0.2.1" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -182,16 +184,24 @@ async def test_port_0_takes_a_free_one_for_all_workers_and_says_which() -> None:
     process = await asyncio.create_subprocess_exec(
         *command(0, *NOBODY, "--log-level", "info"), cwd=ROOT, stderr=asyncio.subprocess.PIPE
     )
+    try:
+        port = await port_in_log(process)
+        made = Crew(process, port)
+        await made.all_serve(2)
+        assert (await ask(port, "GET", "/healthz")).status == 200
+    finally:
+        process.terminate()
+        async with asyncio.timeout(LIMIT_S):
+            await process.communicate()
+    assert process.returncode == 0
+
+
+async def port_in_log(process: asyncio.subprocess.Process) -> int:
     assert process.stderr is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while b"listening on http://127.0.0.1:" not in (line := await process.stderr.readline()):
             assert line
-        made = Crew(process, int(line.split(b"127.0.0.1:")[1].split()[0]))
-        await made.all_serve(2)
-        assert (await ask(made.port, "GET", "/healthz")).status == 200
-        process.terminate()
-        await process.communicate()
-    assert process.returncode == 0
+    return int(line.split(b"127.0.0.1:")[1].split()[0])
 
 
 async def test_one_worker_is_the_process_itself() -> None:
