@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ import psutil
 LOG_KEPT_BYTES = 10_000_000
 TAIL_BYTES = 4000
 PR_SET_PDEATHSIG = 1
+KILLED_WAIT_S = 3.0
+"""What was killed lives a moment longer, on a busy machine a long one."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -104,6 +106,32 @@ def signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
+def kill_groups(groups: Iterable[int]) -> None:
+    """Returns when nothing of them runs any more, ports and files are free: what they had started included."""
+    killed = list(groups)
+    for group in killed:
+        signal_group(group, signal.SIGKILL)
+    deadline = time.monotonic() + KILLED_WAIT_S
+    while any(map(_has_members, killed)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _has_members(group: int) -> bool:
+    """Those that have ended do not count, whether or not somebody has waited for them."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return any(_is_member(process, group) for process in psutil.process_iter())
+
+
+def _is_member(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
 def end_leftovers(data_dir: Path, limit_s: float = 4.0) -> list[str]:
     """Ends what an earlier supervisor with this data folder started and left; returns the names.
 
@@ -118,9 +146,7 @@ def end_leftovers(data_dir: Path, limit_s: float = 4.0) -> list[str]:
     for process in found.values():
         signal_group(process.pid, signal.SIGTERM)
     _, alive = psutil.wait_procs(list(found.values()), timeout=limit_s)
-    for process in alive:
-        signal_group(process.pid, signal.SIGKILL)
-    psutil.wait_procs(alive, timeout=limit_s)
+    kill_groups(process.pid for process in alive)
     return list(found)
 
 

@@ -7,7 +7,8 @@ from console.launch import process
 from console.launch.statefile import StateDir
 
 TERM_WAIT_S = 2.5
-KILL_WAIT_S = 1.5
+KILL_WAIT_S = 3.0
+"""What was killed lives a moment longer, on a busy machine a long one."""
 LOOK_EVERY_S = 0.1
 """Each look reads the whole process table."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Protocol
 
-from console.demo.children import Child, ChildSpec, end_leftovers
+from console.demo.children import Child, ChildSpec, end_leftovers, kill_groups
 
 POLL_S = 0.2
 LIVED_WELL_S = 30.0
@@ -176,8 +176,7 @@ def end_all(children: list[Child], wait_s: float) -> None:
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline and any(child.exit_code is None for child in children):
         time.sleep(0.05)
-    for child in children:
-        child.signal(signal.SIGKILL)
+    kill_groups(child.process.pid for child in children)
     for child in children:
         child.process.wait()
         child.forget()

@@ -16,7 +16,7 @@ from django.db import connections
 from console import env
 from console.demo.children import ChildSpec
 from console.demo.supervise import CannotRun, Supervisor
-from console.embedded import EVERYWHERE, EmbeddedValkey, free_port
+from console.embedded import EVERYWHERE, EmbeddedValkey, ValkeyDidNotStart, free_port
 from console.launch import network
 
 READY_LIMIT_S = 60.0
@@ -118,7 +118,11 @@ def start_valkey(supervisor: Supervisor, place: Place) -> str:
     port = env.integer("VALKEY_PORT", 0) or _kept_port(folder / "port")
     valkey = EmbeddedValkey(folder, port=port, bind=place.bind)
     supervisor.start(ChildSpec("valkey", valkey.command(), os.environ), ends_last=True)
-    valkey.wait()
+    child = supervisor.children["valkey"]
+    try:
+        valkey.wait(lambda: child.exit_code is None)
+    except ValkeyDidNotStart as error:
+        raise CannotRun(f"The broker did not start. The end of its log, {child.log}:\n{child.last_lines()}") from error
     return valkey.url
 
 

@@ -35,7 +35,7 @@ class OpenConsole:
             "AGENT_REPORT_EVERY_S": "0.5",
         }
         self.process = self.run("up", "--bind", f"{SUBNET}.1")
-        wait_for(self._is_up, "the console to answer", 90)
+        wait_for(self._is_up, "the console to answer")
         self.manage("createperson", "ada", "--role", "admin", "--password-stdin", stdin="correct horse battery\n")
         self.token = self.manage("maketoken", "ada", "--name", "test", "--scope", "admin").strip()
 
@@ -59,7 +59,7 @@ class OpenConsole:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {self.token}"}
-        answer = httpx.request(method, f"{self.url}/api{path}", json=body, headers=headers, timeout=30)
+        answer = httpx.request(method, f"{self.url}/api{path}", json=body, headers=headers, timeout=120)
         assert answer.status_code < 400, answer.text
         return answer.json()
 
@@ -110,7 +110,7 @@ def start_server(console: OpenConsole) -> str:
     console.call("POST", "/deployments", {"name": "chat", "model": "m", "require_key": False, **engine})
     place = {"deployment": "chat", "host": "gpu01", "role": "plain", "gpu_indexes": [0]}
     server = console.call("POST", "/servers", {**place, "start": True})
-    wait_for(lambda: console.call("GET", f"/servers/{server['id']}")["state"] == "ready", "the server", 60)
+    wait_for(lambda: console.call("GET", f"/servers/{server['id']}")["state"] == "ready", "the server")
     return str(console.call("GET", f"/servers/{server['id']}")["url"])
 
 
@@ -118,22 +118,22 @@ def test_a_machine_elsewhere_joins_serves_outlives_the_broker_and_is_cut_off(con
     token = console.call("POST", "/join-tokens", {"name": "rack 1"})["token"]
     state = console.folder / "state"
     with agent(console, state, "--console", console.url, "--token", token):
-        found = wait_for(lambda: console.host().get("reachable") and console.host(), console.log("agent"), 30)
+        found = wait_for(lambda: console.host().get("reachable") and console.host(), "the host to join")
         assert (found["login"], found["address"], len(found["gpus"])) == ("own", console.elsewhere.address, 2)
         server = start_server(console)
         assert httpx.get(f"{server}/health").status_code == 200
 
         valkey = json.loads((console.folder / "data" / "run" / "valkey.json").read_text())
         os.kill(valkey["pid"], signal.SIGKILL)
-        wait_for(lambda: "does not take reports" in console.log("agent"), "the agent to notice", 30)
-        wait_for(lambda: "reports are taken again" in console.log("agent"), console.log("agent"), 60)
+        wait_for(lambda: "does not take reports" in console.log("agent"), "the agent to notice")
+        wait_for(lambda: "reports are taken again" in console.log("agent"), "reports to be taken again")
 
     with agent(console, state):
         # The last report of the agent before may be fresh still: the new one must have said that it is there.
-        wait_for(lambda: console.log("agent").count("gpu01 joins") == 2, "the new agent", 30)
-        wait_for(lambda: (console.host()["heartbeat_age_s"] or 99) < 2, "a report of it", 30)
+        wait_for(lambda: console.log("agent").count("gpu01 joins") == 2, "the new agent")
+        wait_for(lambda: (console.host()["heartbeat_age_s"] or 99) < 2, "a report of it")
         console.call("POST", "/hosts/gpu01/revoke", {"reason": "sold"})
-        wait_for(lambda: "refuses the login of this host" in console.log("agent"), console.log("agent"), 30)
+        wait_for(lambda: "refuses the login of this host" in console.log("agent"), "the host to join")
         assert console.host()["login"] == "revoked"
         assert httpx.get(f"{server}/health").status_code == 200
     LaunchedServers(state).end()

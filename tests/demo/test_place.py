@@ -11,7 +11,8 @@ from console import env
 from console.demo.ports import pick_range
 from console.demo.supervise import CannotRun
 from console.demo.up import Place, allowed_hosts, refuse_taken_port
-from console.embedded import EmbeddedValkey
+from console.embedded import EmbeddedValkey, ValkeyDidNotStart
+from tests.own import free_port
 from tests.running import ROOT
 
 
@@ -27,9 +28,7 @@ def test_a_taken_port_is_refused_with_what_to_do() -> None:
 
 
 def test_a_free_port_is_not_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    refuse_taken_port(place(port))
+    refuse_taken_port(place(free_port()))
 
 
 @pytest.mark.parametrize("port", ["0", "70000", "-1"])
@@ -107,9 +106,18 @@ class TestBind:
         assert line in (tmp_path / "valkey.conf").read_text().splitlines()
 
     def test_a_broker_that_is_opened_answers_on_every_address(self, tmp_path: Path) -> None:
-        valkey = EmbeddedValkey(tmp_path, persistent=False, bind="0.0.0.0")
+        valkey = EmbeddedValkey(tmp_path, free_port(), persistent=False, bind="0.0.0.0")
         valkey.start()
         try:
-            socket.create_connection(("127.0.0.5", valkey.port), timeout=5).close()
+            socket.create_connection(("127.0.0.5", valkey.port), timeout=60).close()
         finally:
             valkey.stop()
+
+    def test_a_broker_whose_port_is_taken_is_told_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("console.embedded.START_LIMIT_S", 3600.0)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            valkey = EmbeddedValkey(tmp_path, taken.getsockname()[1], persistent=False)
+            with pytest.raises(ValkeyDidNotStart, match="Address already in use"):
+                valkey.start()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +14,13 @@ import pytest
 from console.demo import supervise
 from console.demo.children import Child, ChildSpec, end_leftovers
 from console.demo.supervise import CannotRun, StopAsked, Supervisor
+from console.demo.up import Place, start_valkey
 from tests.waiting import wait_until
 
-SLEEPER = "import time; time.sleep(60)"
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
-PARENT = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); " + (
-    "print('born', flush=True); time.sleep(60)"
+SLEEPER = "import time; time.sleep(600)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+PARENT = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); " + (
+    "print('born', flush=True); time.sleep(600)"
 )
 
 
@@ -102,7 +104,7 @@ def end(*_):
     sys.exit()
 signal.signal(signal.SIGTERM, end)
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     for name in ("valkey", "web"):
         spec = ChildSpec(name, [sys.executable, "-c", note, name], dict(os.environ))
@@ -110,6 +112,24 @@ time.sleep(60)
     wait_until(lambda: all("up" in child.last_lines() for child in supervisor.children.values()))
     supervisor.stop()
     assert order.read_text() == "web valkey "
+
+
+def test_what_an_ended_child_had_started_is_gone_too_when_the_run_has_ended(supervisor: Supervisor) -> None:
+    supervisor.start(python("agent", PARENT))
+    child = supervisor.children["agent"]
+    wait_until(lambda: "born" in child.last_lines())
+    supervisor.stop()
+    assert group_members(child.process.pid) == []
+
+
+def test_a_broker_that_cannot_start_ends_the_run_with_its_last_lines(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.embedded.START_LIMIT_S", 3600.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("VALKEY_PORT", str(taken.getsockname()[1]))
+        with pytest.raises(CannotRun, match=r"The broker did not start(.|\n)*Address already in use"):
+            start_valkey(supervisor, Place(supervisor.data_dir, "127.0.0.1", 8000))
 
 
 def test_a_signal_ends_the_wait(supervisor: Supervisor) -> None:
@@ -148,7 +168,7 @@ from pathlib import Path
 from console.demo.children import Child, ChildSpec
 child = Child(ChildSpec("worker", [sys.executable, "-c", {SLEEPER!r}], dict(os.environ)), Path({str(tmp_path)!r}))
 print(child.process.pid, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as supervisor:
         assert supervisor.stdout is not None

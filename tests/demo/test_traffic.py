@@ -9,6 +9,7 @@ import pytest
 
 from console.demo import traffic
 from console.demo.traffic import MIXES, Kind, Sender, make_body
+from tests.waiting import LIMIT_S
 
 BUSY = Kind(per_s=200.0, prompt_words=(1, 2), answer_tokens=(1, 2), streamed_share=1.0)
 REFUSED = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -81,7 +82,7 @@ async def end_with_test(sender: Sender) -> None:
 
 
 async def arrived(console: FakeConsole, count: int) -> None:
-    async with asyncio.timeout(10), console.news:
+    async with asyncio.timeout(LIMIT_S), console.news:
         await console.news.wait_for(lambda: len(console.heads) >= count)
 
 

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.running import RunningDemo, is_running
+from tests.running import START_LIMIT_S, RunningDemo, is_running
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.whole_demo
@@ -102,13 +102,13 @@ def test_a_killed_part_comes_back_while_the_servers_run_on(demo: RunningDemo, na
         except httpx.HTTPError:
             return False  # the pages are on their way up
 
-    wait_for(answers, "the console answers and all servers are ready", 60)
+    wait_for(answers, "the console answers and all servers are ready")
     assert server_pids(demo) == before
 
 
 def test_a_second_demo_with_the_same_port_says_so_and_starts_nothing(demo: RunningDemo, tmp_path: Path) -> None:
     second = RunningDemo(tmp_path, port=demo.port)
-    assert second.process.wait(60) != 0
+    assert second.process.wait(START_LIMIT_S) != 0
     second.stop()
     assert f"Cannot listen on 127.0.0.1 port {demo.port}" in second.output
     assert second.processes() == []
@@ -116,7 +116,7 @@ def test_a_second_demo_with_the_same_port_says_so_and_starts_nothing(demo: Runni
 
 def test_a_second_demo_with_the_same_folder_says_so(demo: RunningDemo) -> None:
     second = RunningDemo(demo.data_dir)
-    assert second.process.wait(60) != 0
+    assert second.process.wait(START_LIMIT_S) != 0
     second.stop()
     assert "already runs with the data folder" in second.output
     assert demo.demo == json.loads((demo.data_dir / "demo.json").read_text())
