@@ -46,7 +46,7 @@ def make_test(venv: Path, failing: str) -> tuple[int, list[str]]:
         cwd=ROOT,
         env=environment | {"ASKED": str(asked), "FAILING": failing},
         capture_output=True,
-        timeout=60,
+        timeout=300,
     )
     return done.returncode, [call for call in asked.read_text().splitlines() if call.startswith("-m pytest")]
 

@@ -6,7 +6,6 @@ from django.core.cache import cache
 from pytest_django import Settings
 
 from console import shared
-from console.embedded import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +16,7 @@ def _forgotten(valkey: "redis.Redis") -> None:
 @pytest.fixture
 def away(settings: Settings) -> None:
     """Nobody listens there."""
-    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}/0"
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
 
 
 def another_process() -> None:

@@ -25,7 +25,7 @@ AT_ONCE = 4
 RETRY_AFTER_S = 0.5
 READ_TIMEOUT_S = 5.0
 PING_EVERY_S = 5
-CLOSE_LIMIT_S = 5.0
+CLOSE_LIMIT_S = 30.0
 
 logger = logging.getLogger(__name__)
 

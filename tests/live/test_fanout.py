@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from console.live.fanout import EVENTS_PER_FRAME, FRAMES_QUEUED, Channel, Viewer
+from tests.waiting import LIMIT_S
 
 
 def event(number: int = 0) -> Any:
@@ -25,7 +26,7 @@ def watch(channel: Channel) -> Viewer:
 
 
 async def take(viewer: Viewer) -> Any:
-    text = await asyncio.wait_for(viewer.take(), 1)
+    text = await asyncio.wait_for(viewer.take(), LIMIT_S)
     assert text is not None
     return orjson.loads(text)
 

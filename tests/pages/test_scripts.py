@@ -13,5 +13,5 @@ FOLDER = Path(__file__).parent / "js"
 def test_the_scripts_of_the_pages(file: Path) -> None:
     node = shutil.which("node")
     assert node, "The pages' scripts are tested by Node 20 or newer; install it."
-    run = subprocess.run([node, "--test", str(file)], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([node, "--test", str(file)], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
