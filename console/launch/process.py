@@ -17,6 +17,8 @@ from pathlib import Path
 MARKER = "SWITCHYARD_START"
 """Environment variable that names the start; finds a process whose pid nobody had time to write down."""
 PROC = Path("/proc")
+EXEC_LIMIT_S = 1.0
+"""How long a process may take to become another program before it passes for one without an environment."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _NOT_FOR_SERVERS = frozenset(
     # Whoever can write to the broker can launch; the rest would make a server behave by accident.
@@ -211,11 +213,24 @@ def _pids() -> list[int]:
 
 
 def _environment(pid: int) -> bytes:
-    """Empty for processes of other users and for those that have ended."""
+    """Empty for processes of other users and for those that have ended.
+
+    While a process becomes another program the kernel shows none, on a busy machine for long: it is waited for.
+    """
+    deadline = time.monotonic() + EXEC_LIMIT_S
     try:
-        return (PROC / str(pid) / "environ").read_bytes()
+        while not (found := (PROC / str(pid) / "environ").read_bytes()):
+            if not _is_in_exec(pid) or time.monotonic() > deadline:
+                break
+            time.sleep(0.001)
     except OSError:
         return b""
+    return found
+
+
+def _is_in_exec(pid: int) -> bool:
+    """It has a program already, which a thread of the kernel has not, and no arguments yet. Raises OSError."""
+    return bool(os.readlink(PROC / str(pid) / "exe")) and not (PROC / str(pid) / "cmdline").read_bytes()
 
 
 def _name(pid: int) -> str:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,21 @@ def test_a_start_is_found_by_its_marker(child: Child) -> None:
     assert process.find_start("here:1:1:") == identity_of(child)
     assert process.find_start("here:1:2:") is None
     assert len(process.marked("here:1:")) == 3
+
+
+def test_a_process_is_found_by_its_marker_from_its_first_moment_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel shows no environment while a process becomes another program; a look at all others would hide that."""
+    environment = process.child_environment(os.environ, {}, "born:1:1:")
+    for _ in range(100):
+        child = process.spawn(["sleep", "600"], environment, tmp_path / "log", None)
+        monkeypatch.setattr(process, "_pids", partial(list, [child.pid]))
+        try:
+            assert process.marked("born:") == [child.pid]
+        finally:
+            child.kill()
+            child.wait()
 
 
 def test_a_start_of_which_only_workers_are_left_is_found_as_a_group(child: Child) -> None:
