@@ -6,15 +6,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
 
-WORKERS, SHARES = 4, 40
-PORTS_FROM, PORTS_EACH = 61000, 112
+SHARES = 32
+PORTS_FROM, PORTS_EACH = 61000, 140
 """Above those that the kernel gives to whoever asks for any."""
 
 
+def _claimed_share() -> int:
+    """No other test process has it while this one lives, whichever run it belongs to.
+
+    Its first port is bound for that, without SO_REUSEADDR, so that nobody else can; it closes with the process. Where
+    the search begins differs from run to run: what a killed run has left behind is in the way of few.
+    """
+    for step in range(SHARES):
+        share = (os.getppid() + step) % SHARES
+        claim = socket.socket()
+        try:
+            claim.bind(("127.0.0.1", PORTS_FROM + share * PORTS_EACH))
+        except OSError:
+            claim.close()
+            continue
+        claim.detach()
+        return share
+    raise RuntimeError(f"There are {SHARES} processes with tests on this machine already.")
+
+
+_share = _claimed_share()
+
+
 def number(count: int) -> int:
-    """Below `count`: another one for each worker of a run, up to four, and mostly another for another run."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return os.getppid() % (count // WORKERS) * WORKERS + worker % WORKERS
+    """Below `count`, which is `SHARES` or more: another one for each process with tests."""
+    assert count >= SHARES
+    return _share
 
 
 def is_free(port: int) -> bool:
@@ -28,8 +50,8 @@ def is_free(port: int) -> bool:
     return True
 
 
-_first_port = PORTS_FROM + number(SHARES) * PORTS_EACH
-_ports = cycle(range(_first_port, _first_port + PORTS_EACH))
+_first_port = PORTS_FROM + _share * PORTS_EACH + 1
+_ports = cycle(range(_first_port, _first_port + PORTS_EACH - 1))
 
 
 def free_port() -> int:
