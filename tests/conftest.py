@@ -11,6 +11,8 @@ from django.test import override_settings
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from console.launch import introduction, remote
+
 # How fast examples are made says something about the machine, not about the code.
 hypothesis_settings.register_profile("switchyard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("switchyard")
@@ -35,7 +37,11 @@ def quick_passwords() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def patient_clients() -> None:
-    """Five seconds, which httpx gives an answer where a test says nothing else, are short on a busy machine."""
+def patience() -> Iterator[None]:
+    """Some seconds, which a person would wait and httpx gives an answer by itself, are short on a busy machine."""
     usual: httpx.Timeout = inspect.signature(httpx.request).parameters["timeout"].default
     usual.connect = usual.read = usual.write = usual.pool = ANSWER_LIMIT_S
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(introduction, "TIMEOUT_S", ANSWER_LIMIT_S)
+        patched.setattr(remote, "TAIL_TIMEOUT_S", ANSWER_LIMIT_S)
+        yield

@@ -19,7 +19,7 @@ from console.demo.supervise import CannotRun, Supervisor
 from console.embedded import EVERYWHERE, EmbeddedValkey, ValkeyDidNotStart, free_port
 from console.launch import network
 
-READY_LIMIT_S = 60.0
+READY_LIMIT_S = 180.0
 WORKER_THREADS = 8
 MANAGE = str(Path(__file__).resolve().parent.parent.parent / "manage.py")
 

@@ -77,9 +77,10 @@ def is_recorded(request_id: str) -> bool:
     return RequestRecord.objects.filter(request_id=request_id).exists()
 
 
-def answers(running: Installation) -> bool:
+def answers(running: Installation, path: str = "/healthz") -> bool:
+    """`/healthz` is the router's own; pages come up later than it."""
     try:
-        return httpx.get(f"http://127.0.0.1:{running.web_port}/healthz", trust_env=False).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{running.web_port}{path}", trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
 

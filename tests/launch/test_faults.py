@@ -208,7 +208,7 @@ def test_a_killed_web_process_cuts_its_streams_and_nothing_else(running: Install
     running.run_web()  # as its supervisor does
     assert wait_for_end(move).status == MoveStatus.DONE
     assert (state_of(prefill), only_engine(running, prefill).pid) == (S.READY, engine.pid)
-    wait_for(lambda: answers(running), "the pages to answer")
+    wait_for(lambda: answers(running), "the router to answer")
     finished.append(ask(running, model))
     wait_for(lambda: is_recorded(finished[-1]), "records of what came after")
     assert all(is_recorded(request_id) for request_id in finished[:-2])

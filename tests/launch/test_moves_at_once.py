@@ -10,6 +10,7 @@ from console.fleet import actions
 from console.fleet.models import Deployment, Move, Server
 from console.fleet.states import MoveStatus, ServerRole, ServerState
 from tests.factories import OPERATOR, make_user
+from tests.launch.clients import answers
 from tests.launch.running import (
     Installation,
     add_server,
@@ -18,6 +19,7 @@ from tests.launch.running import (
     wait_for_end,
     wait_for_state,
 )
+from tests.waiting import wait_until
 
 __all__ = ["running"]
 
@@ -52,18 +54,20 @@ def test_of_moves_asked_at_once_one_of_each_deployment_is_done_and_the_others_ar
     for server in servers:
         wait_for_state(server, ServerState.READY)
 
+    wait_until(lambda: answers(running, "/login/"), "the pages to answer")
+
     running.pause("worker")  # none of the moves ends while others are still asked for
     try:
-        answers = ask_at_once(running, servers)
+        given = ask_at_once(running, servers)
     finally:
         running.resume("worker")
 
-    for deployment, part in ((one, answers[:EACH]), (other, answers[EACH:])):
+    for deployment, part in ((one, given[:EACH]), (other, given[EACH:])):
         assert sorted(answer.status_code for answer in part) == [202, 409, 409], [answer.text for answer in part]
         told = [answer.json()["error"]["message"] for answer in part if answer.status_code == 409]
         assert all("One at a time: wait for it to end." in message for message in told), told
         assert Move.objects.filter(deployment=deployment).count() == 1
-    moves = [Move.objects.get(pk=answer.json()["id"]) for answer in answers if answer.status_code == 202]
+    moves = [Move.objects.get(pk=answer.json()["id"]) for answer in given if answer.status_code == 202]
     ended = [wait_for_end(move) for move in moves]
     assert [move.status for move in ended] == [MoveStatus.DONE, MoveStatus.DONE]
     assert max(move.requested_at for move in ended) < min(move.finished_at for move in ended if move.finished_at)
