@@ -15,17 +15,19 @@ from console.launch.process import Identity
 from tests.waiting import wait_for
 
 Child = subprocess.Popen[bytes]
+OURS = f"tests-of-{os.getpid()}"
+"""Markers are looked for on the whole machine."""
 
 
 @pytest.fixture
 def child(tmp_path: Path) -> Iterator[Child]:
     """A shell with a worker in its group and another one in a group of its own."""
     script = "sleep 600 & set -m; sleep 600 & echo up; wait"
-    environment = process.child_environment(os.environ, {}, "here:1:1:")
+    environment = process.child_environment(os.environ, {}, f"{OURS}:1:1:")
     started = process.spawn(["bash", "-c", script], environment, tmp_path / "log", None)
     wait_for(lambda: "up" in (tmp_path / "log").read_text())
     yield started
-    process.kill(process.Group(tuple(process.marked("here:"))))
+    process.kill(process.Group(tuple(process.marked(f"{OURS}:"))))
     started.wait()
 
 
@@ -102,21 +104,21 @@ def test_groups_of_an_earlier_boot_are_left_out(child: Child) -> None:
 
 
 def test_a_start_is_found_by_its_marker(child: Child) -> None:
-    assert process.find_start("here:1:1:") == identity_of(child)
-    assert process.find_start("here:1:2:") is None
-    assert len(process.marked("here:1:")) == 3
+    assert process.find_start(f"{OURS}:1:1:") == identity_of(child)
+    assert process.find_start(f"{OURS}:1:2:") is None
+    assert len(process.marked(f"{OURS}:1:")) == 3
 
 
 def test_a_process_is_found_by_its_marker_from_its_first_moment_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel shows no environment while a process becomes another program; a look at all others would hide that."""
-    environment = process.child_environment(os.environ, {}, "born:1:1:")
+    environment = process.child_environment(os.environ, {}, f"{OURS}:1:1:")
     for _ in range(100):
         child = process.spawn(["sleep", "600"], environment, tmp_path / "log", None)
         monkeypatch.setattr(process, "_pids", partial(list, [child.pid]))
         try:
-            assert process.marked("born:") == [child.pid]
+            assert process.marked(f"{OURS}:") == [child.pid]
         finally:
             child.kill()
             child.wait()
@@ -125,7 +127,7 @@ def test_a_process_is_found_by_its_marker_from_its_first_moment_on(
 def test_a_start_of_which_only_workers_are_left_is_found_as_a_group(child: Child) -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    found = process.find_start("here:1:1:")
+    found = process.find_start(f"{OURS}:1:1:")
     assert found is not None
     assert not process.is_running(found)
     assert len(process.groups_of([found])[found.pid].pids) == 2

@@ -24,10 +24,7 @@ def refused(host: TestHost) -> tuple[str, str]:
 
 
 def listen(port: int) -> socket.socket:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", port))
-    listener.listen()
-    return listener
+    return socket.create_server(("127.0.0.1", port))
 
 
 def test_when_the_api_port_is_taken(host: TestHost) -> None:

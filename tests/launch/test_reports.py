@@ -196,7 +196,9 @@ def test_hand_offs_that_work_are_left_alone() -> None:
     assert "not_transferred" not in fresh.kv_watch
 
 
-def test_readings_of_gpus_are_not_written_with_each_report_but_what_lasts_is() -> None:
+def test_readings_of_gpus_are_not_written_with_each_report_but_what_lasts_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "READINGS_EVERY_S", 3600.0)
+
     def power_and_holders() -> tuple[float | None, list[object]]:
         row = Gpu.objects.get(host__name="gpu09")
         return row.power_w, row.holders
