@@ -95,7 +95,6 @@ class Agent:
 
     def run(self) -> None:
         """Until `end`. Whatever goes wrong in one look is logged, and the next one is made."""
-        self.starts.adopt()
         report_at = forget_at = time.monotonic()
         while not self._ending.is_set():
             now = time.monotonic()
@@ -188,6 +187,7 @@ def running(options: AgentOptions, reporter: Reporter) -> Iterator[Agent]:
     global _current
     agent = Agent(options, reporter)
     with agent.folder.owned():
+        agent.starts.adopt()  # before the first task, which may be about what runs already
         _current = agent
         loop = threading.Thread(target=agent.run, name="observe", daemon=True)
         threading.Thread(target=reporter.run, name="report", daemon=True).start()

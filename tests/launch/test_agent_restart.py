@@ -6,16 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from console.launch import process, starts, watch
+from console.launch import agent, process, starts, watch
+from console.launch.agent import Agent, AgentOptions
 from console.launch.contracts import LaunchSpec
+from console.launch.gpus import SimulatedGpus
+from console.launch.reporter import Reporter
 from console.launch.statefile import Start, StateDir, StateDirInUse
 from tests.launch.conftest import MakeHost
 from tests.launch.hosts import STUBBORN, TestHost
-from tests.waiting import wait_for
+from tests.waiting import wait_for, wait_until
 
 LISTENING = "print('version 0.31.0')\nprint('INFO:     Application startup complete.', flush=True)\ntime.sleep(600)"
 
@@ -147,6 +151,35 @@ def test_a_state_file_that_cannot_be_read_does_not_stop_the_others(host: TestHos
     broken.write_text("{")
     host.new_agent().adopt()
     assert host.seen()["alive"]
+
+
+@pytest.fixture
+def agent_without_a_turn(host: TestHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """Takes tasks where a server runs already, while its loop has not come to look around yet."""
+    host.launch()
+    monkeypatch.setattr(Agent, "run", lambda self: None)
+    options = AgentOptions("gpu01", "127.0.0.1", host.folder / "state", (1, 2), host.vllm, SimulatedGpus(1), 1.0)
+    with agent.running(options, Reporter(lambda report: 1, lambda: None)) as started:
+        yield started
+
+
+def test_a_launch_that_waited_for_the_agent_starts_nothing_that_runs_already(
+    host: TestHost, agent_without_a_turn: Agent
+) -> None:
+    [pid] = host.pids()
+    agent_without_a_turn.launch(host.spec())
+    [seen] = agent_without_a_turn.starts.observations()
+    assert (seen["pid"], seen["cause"], host.pids()) == (pid, None, [pid])
+
+
+def test_a_stop_that_waited_for_the_agent_ends_what_runs(host: TestHost, agent_without_a_turn: Agent) -> None:
+    agent_without_a_turn.stop(7, 1, drain_s=0)
+
+    def is_gone() -> bool:
+        agent_without_a_turn.starts.look()
+        return not host.pids()
+
+    wait_until(is_gone)
 
 
 def test_two_agents_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
