@@ -7,7 +7,7 @@ import pytest
 
 from console import background as module
 from console.background import Background
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 
 async def test_a_loop_that_crashes_is_logged_and_started_again(
@@ -60,5 +60,5 @@ async def test_a_loop_that_misses_the_first_request_to_end_gets_another() -> Non
     background = Background()
     background.start("hard of hearing", run)
     await asyncio.sleep(0)
-    await asyncio.wait_for(background.stop(), 10)
+    await asyncio.wait_for(background.stop(), LIMIT_S)
     assert missed == [1]

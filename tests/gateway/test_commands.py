@@ -13,9 +13,9 @@ import httpx
 import pytest
 import redis
 
-from console.embedded import free_port
+from tests.own import held_port
 from tests.simulator.harness import NAME, SimulatedServer
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,7 @@ def plain() -> Iterator[SimulatedServer]:
 
 def answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=5).status_code == 200
+        return httpx.get(url, timeout=LIMIT_S).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -40,7 +40,7 @@ def command(port: int, *arguments: str, **environment: str) -> Iterator["subproc
         [sys.executable, "manage.py", *arguments, "--port", str(port)], cwd=ROOT, env={**os.environ, **environment}
     )
     try:
-        wait_until(lambda: answers(f"http://127.0.0.1:{port}/healthz"), "it answers", limit_s=60)
+        wait_until(lambda: answers(f"http://127.0.0.1:{port}/healthz"), "it answers")
         yield process
     finally:
         process.kill()
@@ -62,25 +62,26 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_the_web_process_ends_when_asked_to(valkey: "redis.Redis", console: str, stop: signal.Signals) -> None:
-    with command(free_port(), "web", DATA_DIR=console) as web:
+    with held_port() as port, command(port, "web", DATA_DIR=console) as web:
         web.send_signal(stop)
-        web.wait(timeout=30)
+        web.wait(timeout=LIMIT_S)
 
 
 def test_the_web_process_answers_without_database_and_valkey(tmp_path: Path) -> None:
-    port = free_port()
-    with command(port, "web", DATA_DIR=str(tmp_path), REDIS_URL="redis://127.0.0.1:1/0"):
+    with held_port() as port, command(port, "web", DATA_DIR=str(tmp_path), REDIS_URL="redis://127.0.0.1:1/0"):
         assert answers(f"http://127.0.0.1:{port}/healthz")
 
 
 def test_the_router_runs_alone(plain: SimulatedServer, tmp_path: Path) -> None:
     """With nothing but the address of a server: no database, no broker."""
-    port = free_port()
     alone = {"DATA_DIR": str(tmp_path), "REDIS_URL": "redis://127.0.0.1:1/0"}
-    with command(port, "router", "--plain", plain.url, **alone):
+    with held_port() as port, command(port, "router", "--plain", plain.url, **alone):
         body = {"model": NAME, "prompt": "hello", "max_tokens": 3}
         url = f"http://127.0.0.1:{port}/v1/completions"
-        wait_until(lambda: httpx.post(url, json=body).status_code == 200, "the router has learned the model's name")
+        wait_until(
+            lambda: httpx.post(url, json=body, timeout=LIMIT_S).status_code == 200,
+            "the router has learned the model's name",
+        )
     assert not list(tmp_path.glob("*.sqlite3"))
 
 
@@ -103,17 +104,17 @@ def test_help_tells_the_routers_own_options() -> None:
 def test_running_streams_do_not_hold_up_the_end_for_long(
     plain: SimulatedServer, valkey: "redis.Redis", tmp_path: Path
 ) -> None:
-    port = free_port()
-    with command(port, "router", "--plain", plain.url, "--model", NAME, "--shutdown-timeout", "1") as router:
-        body = {"model": NAME, "prompt": "hello", "max_tokens": 4000, "stream": True, "ignore_eos": True}
+    alone = ("--plain", plain.url, "--model", NAME, "--shutdown-timeout", "1")
+    with held_port() as port, command(port, "router", *alone) as router:
+        body = {"model": NAME, "prompt": "hello", "max_tokens": 30_000, "stream": True, "ignore_eos": True}
         url = f"http://127.0.0.1:{port}/v1/completions"
-        with httpx.stream("POST", url, json=body, timeout=30) as answer:
+        with httpx.stream("POST", url, json=body, timeout=LIMIT_S) as answer:
             began = time.monotonic()
             router.terminate()
             with pytest.raises(httpx.TransportError):
                 answer.read()
-        router.wait(timeout=30)
-    assert time.monotonic() - began < 20  # the stream alone would take a minute
+        router.wait(timeout=LIMIT_S)
+    assert time.monotonic() - began < 25  # Streams have 30 s unless told otherwise, and this one would take minutes.
 
 
 def test_the_router_alone_loads_no_django() -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from console.gateway.application import is_routers
 from console.gateway.passing import LONGEST_LINE_BYTES, Channel, path_of
+from tests.waiting import LIMIT_S, until
 
 
 @pytest.mark.parametrize(
@@ -93,12 +94,12 @@ def client() -> Iterator[tuple[socket.socket, int]]:
 async def test_a_connection_goes_over_with_what_was_read(ends: Ends, client: tuple[socket.socket, int]) -> None:
     near, descriptor = client
     ends.channel.pass_on(descriptor, b"GET / HTTP/1.1\r\n")
-    taken, first_bytes = await asyncio.wait_for(ends.other_desk.came.get(), 10)
+    taken, first_bytes = await asyncio.wait_for(ends.other_desk.came.get(), LIMIT_S)
     with taken:
         assert first_bytes == b"GET / HTTP/1.1\r\n"
         taken.sendall(b"answer")
         assert near.recv(100) == b"answer"
-    await until(lambda: not is_open(descriptor))
+    await until(lambda: not is_open(descriptor), "the descriptor is closed")
 
 
 async def test_many_bytes_arrive_whole_and_in_order(ends: Ends) -> None:
@@ -109,7 +110,7 @@ async def test_many_bytes_arrive_whole_and_in_order(ends: Ends) -> None:
         sent.append(bytes([number]) * (number * 20_000))
         ends.channel.pass_on(far.detach(), sent[-1])
     for data in sent:
-        taken, first_bytes = await asyncio.wait_for(ends.other_desk.came.get(), 10)
+        taken, first_bytes = await asyncio.wait_for(ends.other_desk.came.get(), LIMIT_S)
         taken.close()
         assert first_bytes == data
 
@@ -117,8 +118,8 @@ async def test_many_bytes_arrive_whole_and_in_order(ends: Ends) -> None:
 async def test_words_go_both_ways(ends: Ends) -> None:
     ends.channel.say({"viewers": 3})
     ends.other.say({"viewers": 4})
-    assert await asyncio.wait_for(ends.other_desk.words.get(), 10) == {"viewers": 3}
-    assert await asyncio.wait_for(ends.desk.words.get(), 10) == {"viewers": 4}
+    assert await asyncio.wait_for(ends.other_desk.words.get(), LIMIT_S) == {"viewers": 3}
+    assert await asyncio.wait_for(ends.desk.words.get(), LIMIT_S) == {"viewers": 4}
 
 
 async def test_what_nobody_took_comes_back_when_the_other_process_dies(client: tuple[socket.socket, int]) -> None:
@@ -128,7 +129,7 @@ async def test_what_nobody_took_comes_back_when_the_other_process_dies(client: t
     near, descriptor = client
     channel.pass_on(descriptor, b"GET / HTTP/1.1\r\n\r\n")
     theirs.close()
-    await asyncio.wait_for(desk.gone.wait(), 10)
+    await asyncio.wait_for(desk.gone.wait(), LIMIT_S)
     assert desk.back == [(descriptor, b"GET / HTTP/1.1\r\n\r\n")]
     with socket.socket(fileno=descriptor) as kept:
         kept.sendall(b"later")
@@ -143,15 +144,9 @@ def is_open(descriptor: int) -> bool:
     return True
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 (a file descriptor tells nobody that it was closed)
-            await asyncio.sleep(0.01)
-
-
 async def test_the_end_of_one_process_is_told_to_the_other(ends: Ends, client: tuple[socket.socket, int]) -> None:
     ends.other.close()
-    await asyncio.wait_for(ends.desk.gone.wait(), 10)
+    await asyncio.wait_for(ends.desk.gone.wait(), LIMIT_S)
     near, descriptor = client
     os.close(descriptor)
     assert near.recv(10) == b""

@@ -1,5 +1,7 @@
 """A change that matters to routing raises the epoch in its transaction and is announced after the commit."""
 
+from typing import Any
+
 import pytest
 import redis
 from django.db import transaction
@@ -11,6 +13,7 @@ from console.fleet.states import ServerRole, ServerState
 from console.gateway import publish
 from console.gateway.models import Epoch
 from tests.factories import make_deployment, make_host, make_server
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db
 
@@ -75,14 +78,13 @@ def test_a_rolled_back_change_is_not_published() -> None:
 def test_routers_are_nudged_after_the_commit(
     valkey: "redis.Redis", django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks
 ) -> None:
-    listener = valkey.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+    listener = valkey.pubsub()  # type: ignore[no-untyped-call]
     listener.subscribe(publish.channel())
-    listener.get_message(timeout=1)
+    wait_for(lambda: listener.get_message(timeout=1), "the answer that it listens")
     with django_capture_on_commit_callbacks(execute=True):
         epoch = publish.changed()
         assert listener.get_message(timeout=0.05) is None
-    message = listener.get_message(timeout=2)
-    assert message is not None
+    message: Any = wait_for(lambda: listener.get_message(timeout=1), "a nudge")
     assert int(message["data"]) == epoch
     listener.close()
 

@@ -17,6 +17,7 @@ from console.live import bus
 from console.traffic import wire
 from tests.gateway.records import NAMES, make_record
 from tests.gateway.standin import StandInRouter
+from tests.own import free_port
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def reports() -> Reports:
 @pytest.fixture
 def own_valkey(tmp_path: Path, settings: Settings) -> Iterator[EmbeddedValkey]:
     """One that the test may stop and start again."""
-    server = EmbeddedValkey(tmp_path)
+    server = EmbeddedValkey(tmp_path, free_port())
     server.start()
     settings.REDIS_URL = server.url
     yield server

@@ -21,13 +21,14 @@ from console.gateway.models import Epoch
 from console.gateway.sync import Sync
 from tests.factories import make_deployment, make_server
 from tests.gateway.standin import StandInRouter
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_kept() -> Iterator[None]:
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sync, "FIRST_LOOK_LIMIT_S", LIMIT_S)
     yield
     with suppress(FileNotFoundError):
         table.kept_path().unlink()
