@@ -1,6 +1,7 @@
 """Which vLLM and NIXL a host would launch, without importing either."""
 
 import os
+import shutil
 import sys
 import venv
 from pathlib import Path
@@ -88,7 +89,10 @@ def test_nixl_that_loads_is_fine(environment: Path) -> None:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "_api.py").touch()
-    assert import_nixl(environment / "bin" / "vllm").works
+    try:
+        assert import_nixl(environment / "bin" / "vllm").works
+    finally:
+        shutil.rmtree(package)
 
 
 def test_without_a_command_nothing_is_known() -> None:
