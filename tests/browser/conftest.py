@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, StorageState, expect, sync_playwright
 
 from tests.running import ROOT, RunningDemo
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
 
 # Without the network flags Chromium calls home at every start, and waits where nothing answers.
 CHROMIUM_FLAGS = [
@@ -25,7 +25,8 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-expect.set_options(timeout=30_000)  # on a busy machine a page takes its time
+LIMIT_MS = LIMIT_S * 1000
+expect.set_options(timeout=LIMIT_MS)
 SCREENSHOTS = ROOT / "out" / "screenshots"
 
 
@@ -63,6 +64,7 @@ def complaints() -> list[str]:
 def logged_in(browser: Browser, demo: RunningDemo) -> StorageState:
     """The cookies of the admin: logging in takes as long as looking at a page. Who logs out, logs in by hand before."""
     with browser.new_context(base_url=demo.url) as context:
+        context.set_default_timeout(LIMIT_MS)
         page = context.new_page()
         log_in(page, demo.demo["username"], demo.demo["password"])
         page.get_by_role("button", name="Log out").wait_for()
@@ -71,13 +73,12 @@ def logged_in(browser: Browser, demo: RunningDemo) -> StorageState:
 
 @contextmanager
 def new_page(browser: Browser, demo: RunningDemo, complaints: list[str], **more: Any) -> Iterator[Page]:
-    context = browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 1000}, **more)
-    context.set_default_timeout(30_000)
-    page = context.new_page()
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda message: note(message, complaints))
-    yield page
-    context.close()
+    with browser.new_context(base_url=demo.url, viewport={"width": 1440, "height": 1000}, **more) as context:
+        context.set_default_timeout(LIMIT_MS)
+        page = context.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: note(message, complaints))
+        yield page
     assert complaints == []
 
 

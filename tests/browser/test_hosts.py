@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 from console.demo.servers import LaunchedServers
 from tests.browser.conftest import name_it
 from tests.running import ROOT, RunningDemo
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.browser
 
@@ -35,11 +36,11 @@ def other_host(page: Page, demo: RunningDemo, tmp_path: Path) -> Iterator[str]:
             cwd=ROOT, env=env, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        expect(page.locator("#joined-region")).to_contain_text("2 × Simulated GPU", timeout=30_000)
+        expect(page.locator("#joined-region")).to_contain_text("2 × Simulated GPU")
         yield "gpu02"
     finally:
         agent.terminate()
-        agent.wait(20)
+        agent.wait(LIMIT_S)
         LaunchedServers(state).end()
         demo.delete("/api/hosts/gpu02")
 
@@ -60,10 +61,10 @@ def test_another_host_joins_and_runs_a_server_added_by_the_form(page: Page, demo
     page.get_by_role("button", name="Add and start").click()
 
     card = page.locator(".track[data-role=plain] .server", has_text="visitor")
-    expect(card).to_have_attribute("data-state", "ready", timeout=60_000)
+    expect(card).to_have_attribute("data-state", "ready")
     card.locator("[data-act=stop]").click()
     page.locator("#ask").get_by_role("button", name="Stop").click()
-    expect(card).to_have_attribute("data-state", "stopped", timeout=60_000)
+    expect(card).to_have_attribute("data-state", "stopped")
     assert demo.delete(f"/api/servers/{demo.servers()['visitor']['id']}").status_code == 200
     expect(card).to_have_count(0)
 
