@@ -8,6 +8,7 @@ import pytest
 from django.conf import settings
 
 from tests.running import RunningDemo
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.whole_demo
 
@@ -29,8 +30,8 @@ def names(console: RunningDemo) -> set[str]:
 
 def test_it_runs_pages_worker_beat_and_a_broker_and_no_agent(console: RunningDemo) -> None:
     assert names(console) == {"web", "worker", "beat", "valkey"}
-    assert httpx.get(f"{console.url}/healthz").status_code == 200
-    assert "Log in" in httpx.get(f"{console.url}/", follow_redirects=True).text
+    assert httpx.get(f"{console.url}/healthz", timeout=LIMIT_S).status_code == 200
+    assert "Log in" in httpx.get(f"{console.url}/", follow_redirects=True, timeout=LIMIT_S).text
 
 
 def test_it_ends_without_a_trace(console: RunningDemo) -> None:

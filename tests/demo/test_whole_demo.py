@@ -130,7 +130,7 @@ def test_two_demos_run_side_by_side_and_end_without_a_trace(demo: RunningDemo, t
     finally:
         other.stop()
     assert other.processes() == []
-    assert all_ready(demo)
+    wait_for(lambda: all_ready(demo), what="all servers ready")
 
 
 def test_a_killed_demo_is_taken_over_by_the_next_with_its_servers(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_stopped_demo_starts_again_with_what_was_in_it(tmp_path: Path) -> None
     assert first.processes() == []
     second = RunningDemo(tmp_path, TRAFFIC="0").wait_until_ready()
     try:
-        assert all_ready(second)
+        wait_for(lambda: all_ready(second), what="all servers ready")
         assert second.demo["password"] == first.demo["password"]
     finally:
         second.stop()

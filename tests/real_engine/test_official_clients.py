@@ -16,15 +16,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from console.demo.plans import real_engine_home
-from console.embedded import free_port
-from tests.routing.scripted import ask
+from tests.own import held_port
+from tests.routing.crew import metrics_of_all
+from tests.routing.scripted import Client, ask
 from tests.simulator.harness import NAME, SimulatedServer
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 ENGINE = real_engine_home()
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 SMALL = {"GUIDELLM__MAX_WORKER_PROCESSES": "1"}
 REQUESTS, TOKENS = 8, 16
+CLIENT_LIMIT_S = 600.0
 both_formats = pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 
 pytestmark = pytest.mark.real_engine
@@ -97,19 +100,19 @@ async def guidellm(path: str, port: int, folder: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def router(prefill: str, decode: str) -> AsyncIterator[int]:
-    port = free_port()
-    words = ["-m", "routing", "--port", str(port), "--prefill", prefill, "--decode", decode]
-    process = await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT)
-    try:
-        await model_is_listed(port)
-        yield port
-    finally:
-        process.terminate()
-        await process.wait()
+    with held_port() as port:
+        words = ["-m", "routing", "--port", str(port), "--prefill", prefill, "--decode", decode]
+        process = await asyncio.create_subprocess_exec(sys.executable, *words, cwd=ROOT)
+        try:
+            await model_is_listed(port)
+            yield port
+        finally:
+            process.terminate()
+            await process.wait()
 
 
 async def model_is_listed(port: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             try:
                 if (await ask(port, "GET", "/v1/models")).json["data"]:
@@ -129,17 +132,27 @@ async def run(program: Path, words: Sequence[str], home: Path) -> None:
         env={**os.environ, **OFFLINE, **SMALL, "HF_HOME": str(home / "hub")},
     )
     try:
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(CLIENT_LIMIT_S):
             output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
+            await process.wait()
     assert process.returncode == 0, output.decode()[-2000:]
 
 
 async def split(port: int) -> dict[str, int]:
-    """How many requests the router finished by the split route, by outcome."""
-    families = text_string_to_metric_families((await ask(port, "GET", "/metrics")).body.decode())
+    """How many requests the router finished by the split route, by outcome, once it has finished all: a client that
+    leaves at the end marker may be gone before the router knows."""
+    async with asyncio.timeout(LIMIT_S):
+        while sum((found := await finished_by_split(port)).values()) < REQUESTS:
+            pass
+    return found
+
+
+async def finished_by_split(port: int) -> dict[str, int]:
+    async with Client(port) as client:
+        families = text_string_to_metric_families(await metrics_of_all(client))
     return {
         sample.labels["outcome"]: int(sample.value)
         for family in families

@@ -24,7 +24,7 @@ def streamed_text(demo: Yard, prompt: str) -> tuple[str, httpx.Headers]:
         "stream": True,
     }
     key = {"Authorization": f"Bearer {demo.demo['inference_key']}"}
-    with httpx.stream("POST", f"{demo.url}/v1/chat/completions", json=body, headers=key, timeout=120) as answer:
+    with httpx.stream("POST", f"{demo.url}/v1/chat/completions", json=body, headers=key, timeout=600) as answer:
         assert answer.status_code == 200, answer.read()
         events = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
     assert events[-1] == "[DONE]"

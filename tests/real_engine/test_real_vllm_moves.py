@@ -42,7 +42,7 @@ def test_a_move_whose_start_hangs_fails_with_its_cause_and_is_tried_again(
         assert failed["status"] == "failed"
         assert str(begun) in failed["error"]
         assert demo.server(third)["failure"]["code"] == "side_channel_in_use"
-        assert demo.observed(third)["group_pids"] == []
+        wait_for(lambda: demo.observed(third)["group_pids"] == [], "its host says that nothing of it is left")
         assert failed["ways_out"] == ["retry", "back"]
         retried = demo.post(f"/api/moves/{failed['id']}/retry")
         assert retried.status_code == 202, retried.text

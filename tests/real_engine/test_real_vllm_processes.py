@@ -3,13 +3,14 @@
 import psutil
 import pytest
 
-from tests.real_engine.yard import STOP_LIMIT_S, Yard, is_free, ports_of, wait_until_gone
+from tests.own import is_free
+from tests.real_engine.yard import STOP_LIMIT_S, Yard, ports_of, wait_until_gone
 from tests.running import is_running
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.real_engine
 
-NOTICE_LIMIT_S = 30.0
+NOTICE_LIMIT_S = 180.0
 
 
 def test_a_killed_prefill_engine_is_shown_and_costs_no_request(demo: Yard, third: str) -> None:

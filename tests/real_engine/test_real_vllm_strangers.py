@@ -14,13 +14,13 @@ import httpx
 import pytest
 
 from console.demo.plans import CPU_ENGINE_ARGS, CPU_ENGINE_ENV, real_engine_home
-from console.embedded import free_port
 from tests.mixed_load import MixedLoad
+from tests.own import free_port, is_free
 from tests.real_engine.cases import CHAT, chat
 from tests.real_engine.comparing import differences
 from tests.real_engine.picture_cases import ONE, asks, picture, text
-from tests.real_engine.yard import SMALL, START_LIMIT_S, Yard, external_tokens, is_free
-from tests.waiting import wait_for
+from tests.real_engine.yard import SMALL, START_LIMIT_S, Yard, external_tokens
+from tests.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.real_engine
 
@@ -35,7 +35,7 @@ class Stranger:
 
     def answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/health", timeout=10).status_code == 200
+            return httpx.get(f"{self.url}/health", timeout=LIMIT_S).status_code == 200
         except httpx.HTTPError:
             assert self.process.poll() is None
             return False
@@ -135,7 +135,7 @@ def test_a_picture_for_a_model_of_text_is_refused_as_the_engine_does(
 ) -> None:
     body = {"model": NAME, **chat(asks(picture(ONE), text("What is it?")))}
     asked = [(strangers[1].url, {"authorization": f"Bearer {KEY}"}), (demo.url, {})]
-    direct, routed = (httpx.post(f"{url}{CHAT}", json=body, headers=headers, timeout=60) for url, headers in asked)
+    direct, routed = (httpx.post(f"{url}{CHAT}", json=body, headers=headers, timeout=LIMIT_S) for url, headers in asked)
     assert differences(direct, routed) == []
     assert routed.status_code == 400
 

@@ -15,10 +15,10 @@ import psutil
 
 from tests.mixed_load import MixedLoad
 from tests.running import ROOT, RunningDemo, is_running
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
 
 START_LIMIT_S = 600.0
-STOP_LIMIT_S = 90.0
+STOP_LIMIT_S = 300.0
 SMALL = ((20, 8), (20, 32), (200, 8))
 EXTERNAL_TOKENS = re.compile(
     r'^vllm:prompt_tokens_by_source_total\{[^}]*source="external_kv_transfer"[^}]*\} (\S+)', re.MULTILINE
@@ -53,7 +53,7 @@ class Yard(RunningDemo):
         made = subprocess.run(words, cwd=ROOT, env=self.env, capture_output=True, text=True, check=True)
         token = {"Authorization": f"Bearer {made.stdout.strip()}"}
         body = {"deployment": "demo-vllm", "host": "this-machine", "role": role}
-        answer = httpx.post(f"{self.url}/api/servers", json=body, headers=token, timeout=30)
+        answer = httpx.post(f"{self.url}/api/servers", json=body, headers=token, timeout=LIMIT_S)
         assert answer.status_code == 201, answer.text
 
     def _has_deployment(self) -> bool:
@@ -104,7 +104,9 @@ class Yard(RunningDemo):
 
     def _column(self, query: str, value: str) -> Any:
         """One value from the demo's database."""
-        with closing(sqlite3.connect(f"file:{self.data_dir}/switchyard.sqlite3?mode=ro", uri=True)) as database:
+        with closing(
+            sqlite3.connect(f"file:{self.data_dir}/switchyard.sqlite3?mode=ro", uri=True, timeout=LIMIT_S)
+        ) as database:
             return database.execute(query, [value]).fetchone()[0]
 
     def engine_core(self, name: str) -> psutil.Process:
@@ -125,13 +127,13 @@ class Yard(RunningDemo):
 
     def _change_deployment(self, **changes: Any) -> None:
         address = f"{self.url}/api/deployments/{self.demo['deployment']}"
-        answer = httpx.patch(address, json=changes, headers=self.token(), timeout=30)
+        answer = httpx.patch(address, json=changes, headers=self.token(), timeout=LIMIT_S)
         assert answer.status_code == 200, answer.text
 
 
 def external_tokens(url: str) -> float:
     """Prompt tokens whose cache the server at `url` took over, by its own count."""
-    found = EXTERNAL_TOKENS.search(httpx.get(f"{url}/metrics", timeout=30).text)
+    found = EXTERNAL_TOKENS.search(httpx.get(f"{url}/metrics", timeout=LIMIT_S).text)
     assert found is not None
     return float(found[1])
 
@@ -141,16 +143,6 @@ def ports_of(server: dict[str, Any]) -> tuple[int, int]:
     found = SIDE_CHANNEL.search(server["command"])
     assert found is not None, server["command"]
     return int(httpx.URL(server["url"]).port or 0), int(found[1])
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 @contextmanager
