@@ -134,10 +134,11 @@ async def gaps_reach(record: Record, count: int) -> None:
 
 
 async def test_fresh_samples_are_taken_and_strangers_ignored() -> None:
+    before = time.monotonic()
     async with site({"N1": streams()}) as place:
         place.router.observe("N1", kv_usage=0.4, waiting=1, running=2)
         place.router.observe("gone", kv_usage=0.4)
         sample = place.router.layouts["m"].by_id["N1"].sample
     assert sample is not None
     assert (sample.kv_usage, sample.waiting, sample.running) == (0.4, 1, 2)
-    assert time.monotonic() - sample.at < 5
+    assert before <= sample.at <= time.monotonic()
