@@ -88,6 +88,7 @@ def test_ties_are_broken_by_lot() -> None:
 
 
 def test_many_servers_are_used_evenly() -> None:
+    random.seed(3)  # Of a thousand lots two are less even.
     place = layout(*(f"P{n}" for n in range(50)), *(f"D{n}" for n in range(50)))
     for _ in range(1000):
         choice = choose(place)
