@@ -192,10 +192,13 @@ class Exchange:
             except LegError as error:
                 self.record.error = str(error)
                 self._router.count_failure(choice, error, on_prefill=attempt.on_prefill)
+                if self.client_left:  # While the prefill server's answer came, of which nothing is to be freed now.
+                    raise asyncio.CancelledError from error
                 if not self._may_retry(error, layout):
                     raise
                 tries.failed(attempt, choice, error)
             finally:
+                self._attempt = None
                 self._router.look_after(attempt, job, layout)
 
     def _may_retry(self, error: LegError, layout: Layout) -> bool:

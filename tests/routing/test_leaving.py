@@ -129,6 +129,31 @@ async def test_a_handoff_that_no_server_saw_is_delivered_and_ended_there(face: F
         assert (record.outcome, record.orphaned_handoff) == ("cancelled", False)
 
 
+@both_faces
+async def test_nothing_is_tried_again_for_a_client_that_left(face: Face) -> None:
+    """It leaves while a prefill server answers, and then that answer breaks off."""
+    half_answered, client_gone = asyncio.Event(), asyncio.Event()
+
+    async def breaks_off(seen: Seen, wire: Wire) -> None:
+        data = json.dumps(prefill_answer()).encode()
+        await wire.send(head(200, {"content-length": str(len(data))}) + data[:20])
+        half_answered.set()
+        await client_gone.wait()
+        wire.reset()
+
+    async with site({"P1": breaks_off, "P2": breaks_off, "D1": streams()}, face=face) as place:
+        async with Client(place.port) as client:
+            await client.chat(stream=True)
+            await half_answered.wait()
+        await until(lambda: [exchange for exchange in place.router.active if exchange.client_left])
+        client_gone.set()
+        record = await place.record()
+        assert len(place["P1"].seen + place["P2"].seen) == 1
+        assert place["D1"].seen == []
+        assert (record.outcome, record.error, record.attempts) == ("cancelled", "the client left", 1)
+        assert place.nothing_is_held()
+
+
 async def test_a_handoff_that_nobody_can_take_counts_as_held_until_its_lease_ends() -> None:
     """The lease gets short when the decode server has the hand-off, and the count is read in the moment in which the
     request is over: so the test may be slow."""
