@@ -121,7 +121,7 @@ def test_a_card_shows_how_many_requests_are_on_its_server(
 ) -> None:
     server = register(plain, deployment, "plain-1")
     on_every_router(web)
-    body = completion(tokens=2000)
+    body = completion(tokens=30_000)  # Lasts longer than it takes to see it.
     with watch(web) as watched, web.client.stream("POST", "/v1/completions", json=body) as answer:
         assert answer.status_code == 200
         assert watched.event({"type": "load", "inflight": 1})["id"] == server.pk
