@@ -16,7 +16,7 @@ import psutil
 from tests.own import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
-START_LIMIT_S = 240.0
+START_LIMIT_S = 480.0
 STOP_LIMIT_S = 180.0
 NOT_INHERITED = ("REDIS_URL", "DATABASE_URL", "SECRET_KEY")
 T = TypeVar("T")
