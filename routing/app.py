@@ -24,7 +24,7 @@ from routing.models import model_cards
 from routing.paths import is_ours
 from routing.pump import Pump
 from routing.record import Observer, Record
-from routing.release import release
+from routing.release import end_soon, release
 from routing.reply import Request
 from routing.shared import Seat
 from routing.table import EMPTY, Deployment, Server, Table
@@ -194,7 +194,8 @@ class Router:
     async def aclose(self) -> None:
         """Ends what runs and closes every connection."""
         running = [task for exchange in self._active if (task := exchange.stop()) is not None]
-        await asyncio.gather(*running, *self._releases, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
+        await end_soon(self._releases)
         for backend in self._backends.values():
             backend.pool.retire()
         self.pump.close()

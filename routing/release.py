@@ -1,6 +1,8 @@
 """Frees a hand-off whose request will not use it: a decode server fetches it for one token and forgets it."""
 
+import asyncio
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from routing.attempt import Job
@@ -8,6 +10,9 @@ from routing.choose import Layout
 from routing.errors import LegError
 from routing.handoff import Handoff
 from routing.leg import Leg
+
+MAY_TAKE_S = 1.0
+"""When the router ends."""
 
 
 async def release(handoff: Handoff, job: Job, layout: Layout) -> bool:
@@ -29,3 +34,13 @@ async def release(handoff: Handoff, job: Job, layout: Layout) -> bool:
         return False
     handoff.fetched()
     return True
+
+
+async def end_soon(releases: "Collection[asyncio.Task[None]]") -> None:
+    """Waits a moment for them; what no decode server has fetched by then is dropped when its lease is over."""
+    if not releases:
+        return
+    _, late = await asyncio.wait(releases, timeout=MAY_TAKE_S)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)

@@ -25,6 +25,7 @@ from tests.routing.scripted import (
     streams,
     until,
 )
+from tests.waiting import LIMIT_S
 
 FACES: list[Face] = ["direct", "asgi"]
 both_faces = pytest.mark.parametrize("face", FACES)
@@ -103,24 +104,35 @@ async def test_leaving_at_the_end_marker_is_a_complete_answer(face: Face) -> Non
         assert place.nothing_is_held()
 
 
+class InHalves:
+    """A prefill server that sends half of its answer, and at `go` the rest, or breaks off."""
+
+    def __init__(self, *, breaks_off: bool = False) -> None:
+        self._begun, self._breaks_off = asyncio.Event(), breaks_off
+        self.go = asyncio.Event()
+
+    async def __call__(self, seen: Seen, wire: Wire) -> None:
+        data = json.dumps(prefill_answer()).encode()
+        await wire.send(head(200, {"content-length": str(len(data))}) + data[:20])
+        self._begun.set()
+        await self.go.wait()
+        wire.reset() if self._breaks_off else await wire.send(data[20:])
+
+    async def is_left(self, place: Site) -> None:
+        """A client comes, and goes between the halves; returns when the router knows."""
+        async with Client(place.port) as client:
+            await client.chat(stream=True, max_tokens=500)
+            await self._begun.wait()
+        await until(lambda: [exchange for exchange in place.router.active if exchange.client_left])
+
+
 @both_faces
 async def test_a_handoff_that_no_server_saw_is_delivered_and_ended_there(face: Face) -> None:
     """The client leaves while the prefill server answers: decode fetches the cache for one token, which frees it."""
-    half_answered, client_gone = asyncio.Event(), asyncio.Event()
-
-    async def script(seen: Seen, wire: Wire) -> None:
-        data = json.dumps(prefill_answer()).encode()
-        await wire.send(head(200, {"content-length": str(len(data))}) + data[:20])
-        half_answered.set()
-        await client_gone.wait()
-        await wire.send(data[20:])
-
-    async with site({"P1": script, "D1": streams()}, face=face) as place:
-        async with Client(place.port) as client:
-            await client.chat(stream=True, max_tokens=500)
-            await half_answered.wait()
-        await until(lambda: [exchange for exchange in place.router.active if exchange.client_left])
-        client_gone.set()
+    prefill = InHalves()
+    async with site({"P1": prefill, "D1": streams()}, face=face) as place:
+        await prefill.is_left(place)
+        prefill.go.set()
         record = await place.record()
         await until(place.nothing_is_held)
         body = place["D1"].seen[0].body
@@ -132,26 +144,28 @@ async def test_a_handoff_that_no_server_saw_is_delivered_and_ended_there(face: F
 @both_faces
 async def test_nothing_is_tried_again_for_a_client_that_left(face: Face) -> None:
     """It leaves while a prefill server answers, and then that answer breaks off."""
-    half_answered, client_gone = asyncio.Event(), asyncio.Event()
-
-    async def breaks_off(seen: Seen, wire: Wire) -> None:
-        data = json.dumps(prefill_answer()).encode()
-        await wire.send(head(200, {"content-length": str(len(data))}) + data[:20])
-        half_answered.set()
-        await client_gone.wait()
-        wire.reset()
-
-    async with site({"P1": breaks_off, "P2": breaks_off, "D1": streams()}, face=face) as place:
-        async with Client(place.port) as client:
-            await client.chat(stream=True)
-            await half_answered.wait()
-        await until(lambda: [exchange for exchange in place.router.active if exchange.client_left])
-        client_gone.set()
+    prefill = InHalves(breaks_off=True)
+    async with site({"P1": prefill, "P2": prefill, "D1": streams()}, face=face) as place:
+        await prefill.is_left(place)
+        prefill.go.set()
         record = await place.record()
         assert len(place["P1"].seen + place["P2"].seen) == 1
         assert place["D1"].seen == []
         assert (record.outcome, record.error, record.attempts) == ("cancelled", "the client left", 1)
         assert place.nothing_is_held()
+
+
+async def test_a_router_that_ends_waits_for_no_server_that_frees_nothing() -> None:
+    """The decode server that should fetch what a client has left hangs, and the lease is longer than the test."""
+    prefill = InHalves()
+    async with site({"P1": prefill, "D1": hangs}) as place:
+        place.publish(servers=[place.server("P1", kv_lease_s=3600), place.server("D1")])
+        await prefill.is_left(place)
+        prefill.go.set()
+        await until(lambda: place["D1"].seen)
+        async with asyncio.timeout(LIMIT_S):
+            await place.router.aclose()
+        await until(lambda: place["D1"].open == 0)
 
 
 async def test_a_handoff_that_nobody_can_take_counts_as_held_until_its_lease_ends() -> None:
