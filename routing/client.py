@@ -141,6 +141,11 @@ class Connection(asyncio.Protocol):
             self.last_byte_at = time.monotonic()
             self.transport.resume_reading()
 
+    @property
+    def at_boundary(self) -> bool:
+        """The next byte of the answer begins an HTTP chunk."""
+        return self._decoder is not None and self._decoder.at_boundary
+
     def descriptor(self) -> int | None:
         """Of the socket, when another may read it in our place: what comes is not encrypted, and we are not waiting."""
         transport = self.transport

@@ -3,12 +3,14 @@
  * A stream is lent to the pump once its events look alike: same bytes before the text, same bytes after it. While what
  * comes from the server is whole HTTP chunks of that shape, they are sent on as they came and their times are noted.
  * Whatever else comes (another event, a cut chunk, the end) and whatever a slow client does not take is given back with
- * the stream, so that all judgement stays in Python. The pump works on duplicates of both sockets: neither can be
- * closed, and its number reused, under its hands.
+ * the stream, so that all judgement stays in Python. The event that ends the answer is a token as well: it is relayed,
+ * and given back for Python to read. The pump works on duplicates of both sockets: neither can be closed, and its number
+ * reused, under its hands.
  *
  * One lock guards all streams. The thread holds it for one read and one send, Python for the length of a call; the
  * thread knows nothing of Python and never waits for its lock.
  */
+#define _GNU_SOURCE /* memmem */
 #include "pump.h"
 
 #include <errno.h>
@@ -34,11 +36,18 @@ struct stream {
     uint32_t at, generation;   /* its place, and how often that was used before */
     struct stream *next;       /* in the list of the free ones, or of those given back */
     int server, client;
-    struct bytes prefix, tail; /* of the event; the tail ends with the chunk's line break */
+    struct shape shape;        /* its parts are the stream's own; the last of each event ends with the chunk's line break */
     double last_s;             /* when its last token came, on CLOCK_MONOTONIC */
     float *gaps_ms;
     size_t gaps, room;
-    struct bytes unread, unsent;
+    struct bytes unread, answered, unsent;
+};
+
+/* The event that ended the answer, as it came and as it goes on. */
+struct ending {
+    size_t length, whole;       /* of its chunk; and with that of the usage that follows it and is not for the client */
+    const char *fingerprint;    /* a JSON string out of that usage, which belongs into the last event then */
+    size_t fingerprint_length;
 };
 
 static void *checked(void *memory)
@@ -57,6 +66,14 @@ static struct bytes copy_of(const char *data, size_t length)
         copy.data = checked(malloc(length));
         memcpy(copy.data, data, length);
     }
+    return copy;
+}
+
+static struct bytes copy_with_line_break(struct bytes bytes)
+{
+    struct bytes copy = {checked(malloc(bytes.length + 2)), bytes.length + 2};
+    memcpy(copy.data, bytes.data, bytes.length);
+    memcpy(copy.data + bytes.length, "\r\n", 2);
     return copy;
 }
 
@@ -131,10 +148,13 @@ static struct news taken_from(struct pump *pump, struct stream *stream)
     }
     struct news news = news_of(stream);
     news.unread = stream->unread;
+    news.answered = stream->answered;
     news.unsent = stream->unsent;
-    forget(&stream->prefix);
-    forget(&stream->tail);
-    stream->unread.data = stream->unsent.data = NULL;
+    forget(&stream->shape.prefix);
+    forget(&stream->shape.suffix);
+    forget(&stream->shape.before_reason);
+    forget(&stream->shape.after_reason);
+    stream->unread = stream->answered = stream->unsent = (struct bytes){NULL, 0};
     stream->state = FREE;
     stream->generation++;
     stream->next = pump->free;
@@ -184,8 +204,8 @@ static int is_text(const char *text, size_t length)
     return 1;
 }
 
-/* The length of the chunk that `data` begins with, when it is a whole one that carries one usual token; else 0. */
-static size_t token_chunk(const struct stream *stream, const char *data, size_t length)
+/* The chunk that `data` begins with: its length, 0 when it is not a whole one, and where its event is, line break included. */
+static size_t chunk_at(const char *data, size_t length, struct bytes *event)
 {
     size_t line = 0, size = 0;
     int digit;
@@ -193,21 +213,128 @@ static size_t token_chunk(const struct stream *stream, const char *data, size_t 
         size = 16 * size + (size_t)digit;
         line++;
     }
-    if (line == 0 || length < line + 2 || data[line] != '\r' || data[line + 1] != '\n') {
+    if (line == 0 || length < line + 2 || data[line] != '\r' || data[line + 1] != '\n' || length - line - 2 < size + 2) {
         return 0;
     }
-    const char *event = data + line + 2;
-    size_t whole = size + 2, around = stream->prefix.length + stream->tail.length;
-    if (length - line - 2 < whole || whole <= around) {
+    event->data = (char *)data + line + 2;
+    event->length = size + 2;
+    return line + 2 + size + 2;
+}
+
+static int begins_with(struct bytes whole, struct bytes part)
+{
+    return whole.length >= part.length && memcmp(whole.data, part.data, part.length) == 0;
+}
+
+static int ends_with(struct bytes whole, struct bytes part)
+{
+    return whole.length >= part.length && memcmp(whole.data + whole.length - part.length, part.data, part.length) == 0;
+}
+
+static struct bytes without_ends(struct bytes whole, struct bytes first, struct bytes last)
+{
+    return (struct bytes){whole.data + first.length, whole.length - first.length - last.length};
+}
+
+static const char *found_in(struct bytes whole, const char *words)
+{
+    return memmem(whole.data, whole.length, words, strlen(words));
+}
+
+/* The length of the chunk that `data` begins with, when it is a whole one that carries one usual token; else 0. */
+static size_t token_chunk(const struct shape *shape, const char *data, size_t length)
+{
+    struct bytes event;
+    size_t chunk = chunk_at(data, length, &event);
+    if (chunk == 0 || event.length <= shape->prefix.length + shape->suffix.length) {
         return 0;
     }
-    if (memcmp(event, stream->prefix.data, stream->prefix.length) != 0) {
+    if (!begins_with(event, shape->prefix) || !ends_with(event, shape->suffix)) {
         return 0;
     }
-    if (memcmp(event + whole - stream->tail.length, stream->tail.data, stream->tail.length) != 0) {
+    struct bytes text = without_ends(event, shape->prefix, shape->suffix);
+    return is_text(text.data, text.length) ? chunk : 0;
+}
+
+/* Whether this event is a usual token with a reason for the answer's end: a string, and plain values after it. */
+static int ends_answer(const struct shape *shape, struct bytes event)
+{
+    size_t around = shape->prefix.length + shape->before_reason.length + shape->after_reason.length;
+    if (shape->after_reason.length == 0 || event.length <= around || !begins_with(event, shape->prefix) ||
+        !ends_with(event, shape->after_reason)) {
         return 0;
     }
-    return is_text(event + stream->prefix.length, whole - around) ? line + 2 + whole : 0;
+    struct bytes inside = without_ends(event, shape->prefix, shape->after_reason);
+    const char *quote = memchr(inside.data, '"', inside.length);
+    if (quote == NULL || !is_text(inside.data, (size_t)(quote - inside.data))) {
+        return 0;
+    }
+    struct bytes rest = {(char *)quote, inside.length - (size_t)(quote - inside.data)};
+    if (!begins_with(rest, shape->before_reason)) {
+        return 0;
+    }
+    struct bytes reason = without_ends(rest, shape->before_reason, (struct bytes){NULL, 0});
+    return reason.length > 2 && reason.data[0] == '"' && reason.data[1] != '"' && !memchr(reason.data, '\\', reason.length) &&
+           !memchr(reason.data, '{', reason.length) && !memchr(reason.data, '[', reason.length);
+}
+
+/* Whether this is a usage event, and which fingerprint it brings. */
+static int reads_usage(struct bytes event, struct ending *ending)
+{
+    if (!found_in(event, "\"choices\":[]") || !found_in(event, "\"usage\":{") || found_in(event, "\"error\"")) {
+        return 0;
+    }
+    const char *name = "\"system_fingerprint\":", *value = found_in(event, name);
+    if (value == NULL) {
+        return 1;
+    }
+    value += strlen(name);
+    size_t left = (size_t)(event.data + event.length - value);
+    if (left > 4 && memcmp(value, "null", 4) == 0) {
+        return 1;
+    }
+    const char *end = *value == '"' ? memchr(value + 1, '"', left - 1) : NULL;
+    if (end == NULL || memchr(value, '\\', (size_t)(end - value))) {
+        return 0;
+    }
+    ending->fingerprint = value;
+    ending->fingerprint_length = (size_t)(end + 1 - value);
+    return 1;
+}
+
+/* Whether `data` begins with the event that ends the answer, and with all that is needed to pass it on. */
+static int finds_ending(const struct shape *shape, const char *data, size_t length, struct ending *ending)
+{
+    struct bytes event;
+    memset(ending, 0, sizeof *ending);
+    ending->length = ending->whole = chunk_at(data, length, &event);
+    if (ending->length == 0 || !ends_answer(shape, event)) {
+        return 0;
+    }
+    if (!shape->drops_usage) {
+        return 1;
+    }
+    size_t usage = chunk_at(data + ending->length, length - ending->length, &event);
+    ending->whole += usage;
+    return usage > 0 && reads_usage(event, ending);
+}
+
+/* What the client gets: tokens that passed and the last event, with the fingerprint at the end of its object. */
+static struct bytes with_ending(const char *data, size_t before, const struct ending *ending)
+{
+    struct bytes event;
+    chunk_at(data + before, ending->length, &event);
+    static const char name[] = ",\"system_fingerprint\":", closing[] = "}\n\n\r\n";
+    size_t kept = event.length - strlen(closing), added = strlen(name) + ending->fingerprint_length;
+    struct bytes made = {checked(malloc(before + SIZE_DIGITS + 3 + event.length + added)), before};
+    memcpy(made.data, data, before);
+    made.length += (size_t)sprintf(made.data + made.length, "%zx\r\n", event.length - 2 + added);
+    memcpy(made.data + made.length, event.data, kept);
+    memcpy(made.data + made.length + kept, name, strlen(name));
+    memcpy(made.data + made.length + kept + strlen(name), ending->fingerprint, ending->fingerprint_length);
+    memcpy(made.data + made.length + kept + added, closing, strlen(closing));
+    made.length += kept + added + strlen(closing);
+    return made;
 }
 
 /* Relaying */
@@ -222,6 +349,28 @@ static size_t sent(int client, const char *data, size_t length)
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : length;
 }
 
+static void give_back(struct pump *pump, struct stream *stream)
+{
+    let_go(pump, stream);
+    stream->state = GIVEN_BACK;
+    stream->next = pump->returned;
+    pump->returned = stream;
+}
+
+/* Relays what passed and the event that ends the answer, which Python has yet to read. */
+static void relay_end(struct stream *stream, const char *data, size_t before, size_t length, const struct ending *ending)
+{
+    struct bytes out = {(char *)data, before + ending->length}, made = {NULL, 0};
+    if (ending->fingerprint) {
+        out = made = with_ending(data, before, ending);
+    }
+    size_t taken = sent(stream->client, out.data, out.length);
+    stream->unsent = copy_of(out.data + taken, out.length - taken);
+    stream->answered = copy_of(data + before, ending->whole);
+    stream->unread = copy_of(data + before + ending->whole, length - before - ending->whole);
+    forget(&made);
+}
+
 /* 1 when the stream was given back. An end or error of the server's connection is left for Python to meet. */
 static int relay(struct pump *pump, struct stream *stream, char *buffer)
 {
@@ -231,12 +380,19 @@ static int relay(struct pump *pump, struct stream *stream, char *buffer)
     }
     size_t length = got > 0 ? (size_t)got : 0, end = 0, tokens = 0, chunk;
     double at_s = now_s();
-    while ((chunk = token_chunk(stream, buffer + end, length - end)) > 0) {
+    while ((chunk = token_chunk(&stream->shape, buffer + end, length - end)) > 0) {
         end += chunk;
         tokens++;
     }
-    if (tokens) {
-        count_tokens(stream, tokens, at_s);
+    struct ending ending;
+    int ends = finds_ending(&stream->shape, buffer + end, length - end, &ending);
+    if (tokens + (size_t)ends) {
+        count_tokens(stream, tokens + (size_t)ends, at_s);
+    }
+    if (ends) {
+        relay_end(stream, buffer, end, length, &ending);
+        give_back(pump, stream);
+        return 1;
     }
     size_t taken = sent(stream->client, buffer, end);
     if (length > 0 && end == length && taken == end) {
@@ -244,10 +400,7 @@ static int relay(struct pump *pump, struct stream *stream, char *buffer)
     }
     stream->unsent = copy_of(buffer + taken, end - taken);
     stream->unread = copy_of(buffer + end, length - end);
-    let_go(pump, stream);
-    stream->state = GIVEN_BACK;
-    stream->next = pump->returned;
-    pump->returned = stream;
+    give_back(pump, stream);
     return 1;
 }
 
@@ -297,6 +450,7 @@ void forget_news(struct news *news)
 {
     free(news->gaps_ms);
     forget(&news->unsent);
+    forget(&news->answered);
     forget(&news->unread);
 }
 
@@ -349,19 +503,18 @@ static int start(struct pump *pump)
 }
 
 /* Takes the descriptors over when it succeeds. */
-static int add_stream(struct pump *pump, int server, int client, struct bytes prefix, struct bytes suffix, double last_s,
-                      uint64_t *key)
+static int add_stream(struct pump *pump, int server, int client, const struct shape *shape, double last_s, uint64_t *key)
 {
     pthread_mutex_lock(&pump->lock);
     struct stream *stream = free_place(pump);
     *key = key_of(stream);
     stream->server = server;
     stream->client = client;
-    stream->prefix = copy_of(prefix.data, prefix.length);
-    stream->tail.length = suffix.length + 2;
-    stream->tail.data = checked(malloc(stream->tail.length));
-    memcpy(stream->tail.data, suffix.data, suffix.length);
-    memcpy(stream->tail.data + suffix.length, "\r\n", 2);
+    stream->shape.prefix = copy_of(shape->prefix.data, shape->prefix.length);
+    stream->shape.suffix = copy_with_line_break(shape->suffix);
+    stream->shape.before_reason = copy_of(shape->before_reason.data, shape->before_reason.length);
+    stream->shape.after_reason = shape->after_reason.length ? copy_with_line_break(shape->after_reason) : (struct bytes){NULL, 0};
+    stream->shape.drops_usage = shape->drops_usage;
     stream->last_s = last_s;
     stream->state = RELAYING;
     int failed = watch(pump->epoll, server, *key) < 0 ? errno : 0;
@@ -374,8 +527,7 @@ static int add_stream(struct pump *pump, int server, int client, struct bytes pr
     return failed ? -1 : 0;
 }
 
-int pump_attach(struct pump *pump, int server, int client, struct bytes prefix, struct bytes suffix, double last_s,
-                uint64_t *key)
+int pump_attach(struct pump *pump, int server, int client, const struct shape *shape, double last_s, uint64_t *key)
 {
     if (start(pump) < 0) {
         return -1;
@@ -388,7 +540,7 @@ int pump_attach(struct pump *pump, int server, int client, struct bytes prefix, 
         errno = failed;
         return -1;
     }
-    return add_stream(pump, own_server, own_client, prefix, suffix, last_s, key);
+    return add_stream(pump, own_server, own_client, shape, last_s, key);
 }
 
 int pump_detach(struct pump *pump, uint64_t key, struct news *news)

@@ -17,7 +17,14 @@ struct news {
     float *gaps_ms;
     size_t gaps;
     double last_s; /* when its last token came, on CLOCK_MONOTONIC */
-    struct bytes unsent, unread;
+    struct bytes unsent, answered, unread;
+};
+
+/* How the events of a stream look: the bytes around the text of a token, and those around the reason in the event that
+ * ends the answer, both empty when that one is not to be relayed. */
+struct shape {
+    struct bytes prefix, suffix, before_reason, after_reason;
+    int drops_usage; /* the client did not ask for the usage event that follows */
 };
 
 struct pump {
@@ -35,10 +42,9 @@ int pump_open(struct pump *pump);
 /* Ends the thread and lets go of every stream. */
 void pump_close(struct pump *pump);
 
-/* Relays from one socket to the other from now on, and starts the thread first of all. `prefix` and `suffix`: the bytes of
- * an event before and after its text. 0, or -1 with errno. */
-int pump_attach(struct pump *pump, int server, int client, struct bytes prefix, struct bytes suffix, double last_s,
-                uint64_t *key);
+/* Relays from one socket to the other from now on, and starts the thread first of all. Keeps copies of what `shape` points
+ * to. 0, or -1 with errno. */
+int pump_attach(struct pump *pump, int server, int client, const struct shape *shape, double last_s, uint64_t *key);
 
 /* Each of these: 1 with news, 0 when there are none. */
 

@@ -16,6 +16,13 @@ except ImportError:
 if TYPE_CHECKING:
     from routing.relay import StreamRelay
 
+Shape = tuple[bytes, bytes, bytes, bytes, bool]
+"""The bytes of an event before and after a token's text; those before and after the reason in the event that ends the
+answer, counted from its text on (empty: that event is not to be relayed); whether the usage after it is not for the
+client."""
+End = tuple[bytes, float, bytes, bytes, bytes]
+"""Gaps (native floats, ms), when the last token came, bytes that the client has yet to get, whole chunks of the server
+that need not be sent again but nobody has read, bytes of the server that nobody has looked at."""
 LOOK_EVERY_S = 0.5
 """How old the figures of a lent stream may be to whoever does not ask for them: far less than any limit of time."""
 
@@ -38,20 +45,17 @@ class Pump:
         """Streams that the thread relays at this moment."""
         return len(self._lent)
 
-    def lend(
-        self, relay: "StreamRelay", sockets: tuple[int, int], event: tuple[bytes, bytes], last_s: float
-    ) -> int | None:
+    def lend(self, relay: "StreamRelay", sockets: tuple[int, int], shape: Shape, last_s: float) -> int | None:
         """From now on nobody else may read the first socket (the server's) or write to the second (the client's).
 
-        `event`: the bytes before and after a token's text. `last_s`: when the last token came, on the monotonic clock.
-        None: it cannot be lent, and stays with its relay.
+        `last_s`: when the last token came, on the monotonic clock. None: it cannot be lent, and stays with its relay.
         """
         try:
             if self._native is None:
                 self._native = Native()
                 self._loop = asyncio.get_running_loop()
                 self._loop.add_reader(self._native.fileno(), self._take_back)
-            key: int = self._native.attach(*sockets, *event, last_s)
+            key: int = self._native.attach(*sockets, shape, last_s)
         except OSError:
             return None  # No more descriptors, most likely.
         self._lent[key] = relay
@@ -59,11 +63,10 @@ class Pump:
             self._look_later()
         return key
 
-    def want_back(self, key: int) -> tuple[bytes, float, bytes, bytes]:
-        """The stream is its relay's again: gaps (native floats, ms), when the last token came, bytes that the client
-        has not got yet, bytes of the server that nobody looked at. Neither socket is used when this returns."""
+    def want_back(self, key: int) -> "End":
+        """The stream is its relay's again. Neither socket is used when this returns."""
         del self._lent[key]
-        end: tuple[bytes, float, bytes, bytes] = self._native.detach(key)
+        end: End = self._native.detach(key)
         return end
 
     def look(self) -> None:

@@ -52,19 +52,24 @@ static PyObject *Pump_fileno(Pump *self, PyObject *Py_UNUSED(none))
 static PyObject *Pump_attach(Pump *self, PyObject *args)
 {
     int server, client;
-    const char *prefix, *suffix;
-    Py_ssize_t prefix_length, suffix_length;
+    struct shape shape;
+    Py_ssize_t lengths[4];
     double last_s;
     uint64_t key;
-    if (!PyArg_ParseTuple(args, "iiy#y#d", &server, &client, &prefix, &prefix_length, &suffix, &suffix_length, &last_s)) {
+    if (!PyArg_ParseTuple(args, "ii(y#y#y#y#p)d", &server, &client, &shape.prefix.data, &lengths[0], &shape.suffix.data,
+                          &lengths[1], &shape.before_reason.data, &lengths[2], &shape.after_reason.data, &lengths[3],
+                          &shape.drops_usage, &last_s)) {
         return NULL;
     }
     if (self->pump.epoll < 0) {
         PyErr_SetString(PyExc_ValueError, "the pump is closed");
         return NULL;
     }
-    struct bytes before = {(char *)prefix, (size_t)prefix_length}, after = {(char *)suffix, (size_t)suffix_length};
-    if (pump_attach(&self->pump, server, client, before, after, last_s, &key) < 0) {
+    shape.prefix.length = (size_t)lengths[0];
+    shape.suffix.length = (size_t)lengths[1];
+    shape.before_reason.length = (size_t)lengths[2];
+    shape.after_reason.length = (size_t)lengths[3];
+    if (pump_attach(&self->pump, server, client, &shape, last_s, &key) < 0) {
         return PyErr_SetFromErrno(PyExc_OSError);
     }
     return PyLong_FromUnsignedLongLong(key);
@@ -83,11 +88,12 @@ static PyObject *progress_of(struct news news)
     return told;
 }
 
-/* (gaps, time of the last token, bytes for the client, bytes to be read); takes the news over. */
+/* (gaps, time of the last token, bytes for the client, bytes that it got unread, bytes to be read); takes the news over. */
 static PyObject *end_of(struct news news)
 {
-    PyObject *told = Py_BuildValue("NdNN", python_bytes(news.gaps_ms, news.gaps * sizeof *news.gaps_ms), news.last_s,
+    PyObject *told = Py_BuildValue("NdNNN", python_bytes(news.gaps_ms, news.gaps * sizeof *news.gaps_ms), news.last_s,
                                    python_bytes(news.unsent.data, news.unsent.length),
+                                   python_bytes(news.answered.data, news.answered.length),
                                    python_bytes(news.unread.data, news.unread.length));
     forget_news(&news);
     return told;
@@ -146,13 +152,13 @@ static PyObject *Pump_take_back(Pump *self, PyObject *Py_UNUSED(none))
 
 static PyMethodDef methods[] = {
     {"attach", (PyCFunction)Pump_attach, METH_VARARGS,
-     "attach(server, client, prefix, suffix, last_s) -> key. Relays from one socket to the other from now on. OSError."},
+     "attach(server, client, (prefix, suffix, before reason, after reason, drops usage), last_s) -> key. Relays from one socket to the other from now on. OSError."},
     {"detach", (PyCFunction)Pump_detach, METH_O,
-     "detach(key) -> (gaps, last_s, unsent, unread). Returns when both sockets are no longer used. KeyError."},
+     "detach(key) -> (gaps, last_s, unsent, answered, unread). Returns when both sockets are no longer used. KeyError."},
     {"progress", (PyCFunction)Pump_progress, METH_NOARGS,
      "progress() -> [(key, (gaps, last_s))] of the streams that had tokens since; gaps are floats in ms."},
     {"take_back", (PyCFunction)Pump_take_back, METH_NOARGS,
-     "take_back() -> [(key, (gaps, last_s, unsent, unread))] of the streams that were given back."},
+     "take_back() -> [(key, (gaps, last_s, unsent, answered, unread))] of the streams that were given back."},
     {"fileno", (PyCFunction)Pump_fileno, METH_NOARGS, "Readable when streams were given back."},
     {"close", (PyCFunction)Pump_close, METH_NOARGS, "Ends the thread and lets go of every stream."},
     {NULL, NULL, 0, NULL},

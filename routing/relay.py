@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from routing.clock import Clock
 from routing.errors import BadAnswer, LegError, StreamError, TimedOut
+from routing.http1 import unframed
 from routing.leg import Leg
 from routing.pump import Pump
 from routing.record import Record
@@ -14,7 +15,7 @@ from routing.sse import EventTooLong, Json, Scanner
 from routing.template import FrameTemplate
 
 LEND_AFTER = 2
-"""Short streams, and those whose tokens all come at once, are not worth the lending."""
+"""Usual tokens in a row, once something else came in between: one that brings odd events in turn is not worth it."""
 
 
 class StreamRelay:
@@ -129,10 +130,13 @@ class StreamRelay:
                 self._begin()
         if self._template is None and self._scanner.prefix and self.begun:
             self._template = FrameTemplate(self._scanner.prefix, self._scanner.suffix)
+            self._usual = LEND_AFTER
 
     def flush(self) -> None:
         if self.begun:
             self._reply.flush()
+            if self._usual >= LEND_AFTER and self._pump is not None and self._is_between_events():
+                self._lend(self._pump)
 
     def closed(self, error: LegError | None) -> None:
         scanner = self._scanner
@@ -179,12 +183,14 @@ class StreamRelay:
 
     # Lent to the pump
 
+    def _is_between_events(self) -> bool:
+        return self._connection.at_boundary and not self._scanner.carry and not self._scanner.ended
+
     def _lend(self, pump: Pump) -> None:
         server, client = self._connection.descriptor(), self._reply.descriptor()
         if server is None or client is None:
             return
-        event = (self._scanner.prefix, self._scanner.suffix)
-        self._key = pump.lend(self, (server, client), event, self._last)
+        self._key = pump.lend(self, (server, client), self._scanner.shape(), self._last)
         if self._key is None:
             self._pump = None
         else:
@@ -196,19 +202,21 @@ class StreamRelay:
         self._last = last_s
         self._connection.moved_at(last_s)
 
-    def take_back(self, gaps: bytes, last_s: float, unsent: bytes, unread: bytes) -> None:
+    def take_back(self, gaps: bytes, last_s: float, unsent: bytes, answered: bytes, unread: bytes) -> None:
         """The pump gives the stream back, at a byte that is not for it."""
         self._key = None
         self._usual = 0
         self.count_lent(gaps, last_s)
         if unsent:
             self._reply.write_frames(unsent)
+        if answered:
+            self._scanner.feed(unframed(answered))
         self._connection.take_back(unread)
 
     def _want_back(self) -> None:
         key, self._key = self._key, None
         if key is not None and self._pump is not None:
-            gaps, last_s, _, _ = self._pump.want_back(key)
+            gaps, last_s, *_ = self._pump.want_back(key)
             self.count_lent(gaps, last_s)
 
     def _check_idle(self) -> None:

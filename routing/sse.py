@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
+from routing.pump import Shape
 from routing.usage import with_counts_of_prefill
 
 Dialect = Literal["chat", "completions", "responses", "messages"]
@@ -23,6 +24,8 @@ WITH_CHOICES = ("chat", "completions")
 RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
 MAX_EVENT_BYTES = 8 * 2**20
 TEXT_KEYS = (b'"content":"', b'"text":"')
+NO_REASON = b'"finish_reason":null'
+FINGERPRINT = b'"system_fingerprint"'
 TOKEN_DELTAS = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call", "audio")
 BROKEN_ENDS = ("abort", "error")
 """Finish reasons that say the engine gave the answer up."""
@@ -128,6 +131,13 @@ class Scanner:
         if len(self.carry) > MAX_EVENT_BYTES:
             raise EventTooLong(f"one event of the stream is longer than {MAX_EVENT_BYTES} bytes")
         return b"".join(out), counting
+
+    def shape(self) -> Shape:
+        """Of the usual event, and of the one that ends the answer: the usual one with a reason where it has none."""
+        before, null, after = self.suffix.partition(NO_REASON)
+        if not null or FINGERPRINT in self.prefix or FINGERPRINT in self.suffix or not after.endswith(b"}\n\n"):
+            return self.prefix, self.suffix, b"", b"", self._drop_usage
+        return self.prefix, self.suffix, before + NO_REASON[:-4], after, self._drop_usage
 
     def rest(self) -> bytes:
         """What was held back, when the stream is over."""

@@ -46,11 +46,11 @@ def token(text: str) -> bytes:
     return frame(event(chat_chunk({"content": text})))
 
 
-def shape() -> tuple[bytes, bytes]:
-    """A usual event's bytes before and after its text."""
-    scanner = Scanner("chat", drop_usage=False)
+def taught(*, drop_usage: bool = False) -> Scanner:
+    """Has seen a usual event."""
+    scanner = Scanner("chat", drop_usage=drop_usage)
     scanner.feed(event(chat_chunk({"content": "learn"})))
-    return scanner.prefix, scanner.suffix
+    return scanner
 
 
 def floats(gaps: bytes) -> list[float]:
