@@ -138,6 +138,37 @@ async def test_a_running_stream_is_lent_and_comes_back_for_its_end() -> None:
     assert (record.outcome, len(record.gaps_ms), record.completion_tokens) == ("ok", 5, 4)
 
 
+@pytest.mark.parametrize("asked", [False, True])
+async def test_the_last_token_passes_as_without_the_pump(monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    """Engines put their fingerprint into the usage event, which goes to those only who asked for it."""
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        for text in ("a", "b", "c"):
+            await wire.event(chat_chunk({"content": text}))
+            await asyncio.sleep(0.005)
+        usage = usage_chunk(completion=4) | {"system_fingerprint": "vllm-0.31.0-abc"}
+        end = [event(chat_chunk({"content": "."}, "stop")), event(usage), b"data: [DONE]\n\n"]
+        await wire.send(b"".join(map(frame, end)) + b"0\r\n\r\n")
+
+    async def answer() -> tuple[list[Any], Any]:
+        async with site({"P1": prefills, "D1": script}) as place:
+            got = await place.chat(stream=True, stream_options={"include_usage": asked})
+            record = await place.record()
+            assert place.nothing_is_held()
+        told = (record.outcome, record.completion_tokens, len(record.gaps_ms), record.prompt_tokens)
+        assert record.last_token_ms is not None
+        assert record.first_token_ms is not None
+        return got.events, told
+
+    pumped = await answer()
+    monkeypatch.setattr(pump, "Native", None)
+    assert pumped == await answer()
+    assert pumped[1] == ("ok", 4, 3, 8)
+    assert pumped[0][-2]["system_fingerprint"] == "vllm-0.31.0-abc"
+    assert bool(pumped[0][-2]["choices"]) is not asked
+
+
 async def test_an_odd_event_in_between_goes_out_in_its_place_and_the_stream_is_lent_again() -> None:
     steps = Steps()
     async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
@@ -148,6 +179,18 @@ async def test_an_odd_event_in_between_goes_out_in_its_place_and_the_stream_is_l
         await until(lambda: place.router.pump.lent == 1)
         steps.end()
         assert len((await place.record()).gaps_ms) == 6
+
+
+async def test_a_stream_is_lent_at_its_first_token() -> None:
+    steps = Steps()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        await client.chat(stream=True)
+        steps.go("a")
+        await client.head()
+        assert await client.chunk() == content_event("a")
+        await until(lambda: place.router.pump.lent == 1)
+        steps.end()
+        assert (await place.record()).outcome == "ok"
 
 
 async def test_gaps_are_seen_while_the_stream_is_lent() -> None:
