@@ -155,7 +155,7 @@ def test_a_chunk_passes_exactly_when_parsing_finds_a_usual_token(pump: Any, text
 def last(text: str, reason: str | None, **more: object) -> Json:
     """The event that ends an answer, with what engines add to its choice then."""
     chunk = chat_chunk({"content": text}, reason)
-    choice = {}
+    choice: Json = {}
     for name, value in chunk["choices"][0].items():
         choice |= {name: value} | (more if name == "finish_reason" else {})
     return chunk | {"choices": [choice]}
