@@ -28,6 +28,8 @@ MAX_KEPT = 500
 ENDS_WITHIN_S = 3.0
 SILENT_LIMIT_S = 60.0
 """It says a word every second. One that hangs is killed, and what it did not take goes to the next."""
+SILENT_AT_FIRST_LIMIT_S = 600.0
+"""Before its first word. A machine on which a start takes minutes would never have pages if each were cut short."""
 _WORDS = b"The pages are not there yet. Try again in a moment.\n"
 COME_BACK = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 2\r\n"
@@ -92,8 +94,9 @@ class PagesProcess:
                 async with asyncio.timeout(SILENT_LIMIT_S / 10):
                     return await process.wait()
             except TimeoutError:
-                if time.monotonic() - self._word_at > SILENT_LIMIT_S and not self._ends:
-                    log.error("the pages' process has said nothing for %g s and is killed", SILENT_LIMIT_S)
+                limit_s = SILENT_LIMIT_S if self.is_ready else SILENT_AT_FIRST_LIMIT_S
+                if time.monotonic() - self._word_at > limit_s and not self._ends:
+                    log.error("the pages' process has said nothing for %g s and is killed", limit_s)
                     send(process, signal.SIGKILL)
 
     def is_over(self) -> bool:

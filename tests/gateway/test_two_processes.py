@@ -242,6 +242,20 @@ async def ready(pages: pages_process.PagesProcess) -> None:
     await until(lambda: pages.is_ready)
 
 
+async def test_pages_may_take_longer_to_start_than_to_say_the_next_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_process, "start", start_a_sleeper)
+    monkeypatch.setattr(pages_process, "SILENT_LIMIT_S", 0.05)
+    pages = pages_process.PagesProcess()
+    following = asyncio.create_task(pages.follow())
+    await until(lambda: pages._process is not None)
+    await asyncio.sleep(0.5)
+    assert pages.restarts == 0
+    monkeypatch.setattr(pages_process, "SILENT_AT_FIRST_LIMIT_S", 0.05)
+    await until(lambda: pages.restarts == 1)
+    await pages.stop()
+    await asyncio.wait_for(following, LIMIT_S)
+
+
 async def test_pages_that_are_about_to_start_again_do_not_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_process, "start", start_a_sleeper)
     pages = pages_process.PagesProcess()
