@@ -21,11 +21,13 @@ TOKENS = 64
 GAP_MS = 10.0
 SETTLE_S = 2.0
 """Some routers listen before their first health check is through."""
+AT_ONCE_REQUESTS = 3000
 HELD_STREAMS = 2000
 HOLD_GAP_MS = 600_000.0
 LABELS = {
-    "cpu_us_per_request": "CPU per request, µs",
     "cpu_us_per_token": "CPU per token, µs",
+    "cpu_us_per_request": "CPU per request, µs",
+    "cpu_us_at_once": "CPU per request, tokens all at once, µs",
     "added_ttft_p50_ms": "added TTFT p50, ms",
     "added_ttft_p99_ms": "added TTFT p99, ms",
     "added_gap_p99_ms": "added gap p99, ms",
@@ -62,6 +64,16 @@ def measure_speed(contestant: Contestant, place: Place, requests: int) -> Figure
         }
 
 
+def measure_at_once(contestant: Contestant, place: Place) -> Figures:
+    """What a request costs beside its tokens, which come at once here: as fast as they can be asked for."""
+    with contestant(place) as process:
+        time.sleep(SETTLE_S)
+        apply_load(place.port, 2 * CONCURRENCY, CONCURRENCY)
+        before_s = process.cpu_s()
+        apply_load(place.port, AT_ONCE_REQUESTS, CONCURRENCY)
+        return {"cpu_us_at_once": (process.cpu_s() - before_s) * 1e6 / AT_ONCE_REQUESTS}
+
+
 def measure_memory(contestant: Contestant, place: Place) -> Figures:
     """Growth of resident memory while many streams are open and say nothing, in processes that have served before:
     those made by forking share memory until they first write to it."""
@@ -96,6 +108,9 @@ def compare(names: list[str], rounds: int, requests: int, log: IO[bytes]) -> dic
         name: {key: statistics.median(figures[key] for figures in rows) for key in rows[0]}
         for name, rows in measured.items()
     }
+    with mock_engines(log, TOKENS, 0.0) as (prefill, decode):
+        for name in names:
+            medians[name] |= measure_at_once(CONTESTANTS[name], Place(free_port(), prefill, decode, log))
     with mock_engines(log, 2, HOLD_GAP_MS) as (prefill, decode):
         for name in names:
             medians[name] |= measure_memory(CONTESTANTS[name], Place(free_port(), prefill, decode, log))

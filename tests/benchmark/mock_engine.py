@@ -1,7 +1,8 @@
 """A model server that costs next to nothing: `python -m tests.benchmark.mock_engine PORT`.
 
-A streamed request gets `--tokens` chunks, one every `--gap-ms`. Any other POST gets the one-token answer of a prefill
-server, with hand-off parameters. GET /v1/models names the model `tiny`; every other GET is answered with `{}`.
+A streamed request gets `--tokens` chunks, one every `--gap-ms`, or all at once when that is 0. Any other POST gets the
+one-token answer of a prefill server, with hand-off parameters. GET /v1/models names the model `tiny`; every other GET
+is answered with `{}`.
 """
 
 import argparse
@@ -137,8 +138,9 @@ class Connection(asyncio.Protocol):
             if number == self.tokens:
                 break
             self.transport.write(TOKEN)
-            due += self.gap_s
-            await asyncio.sleep(max(0.0, due - loop.time()))
+            if self.gap_s:
+                due += self.gap_s
+                await asyncio.sleep(max(0.0, due - loop.time()))
         # As vLLM: nothing is waited for between the last token and the end.
         self.transport.write(LAST_TOKEN + (USAGE if asks_usage else b"") + DONE)
 
