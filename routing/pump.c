@@ -281,6 +281,10 @@ static int ends_answer(const struct shape *shape, struct bytes event)
 /* Whether this is a usage event, and which fingerprint it brings. */
 static int reads_usage(struct bytes event, struct ending *ending)
 {
+    const char *blank = found_in(event, "\n\n");
+    if (blank == NULL || blank + 4 != event.data + event.length) {
+        return 0; /* Other events are in the same chunk, the end marker perhaps. */
+    }
     if (!found_in(event, "\"choices\":[]") || !found_in(event, "\"usage\":{") || found_in(event, "\"error\"")) {
         return 0;
     }

@@ -331,3 +331,22 @@ async def test_a_router_that_ends_breaks_lent_streams_and_keeps_no_descriptor() 
         await place.router.aclose()
         assert not await client.reader.read(1)
     await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+async def test_an_end_marker_in_one_chunk_with_the_usage_arrives() -> None:
+    """As a server sends them that lags behind."""
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        await wire.event(chat_chunk({"content": "a"}))
+        await until(lambda: place.router.pump.lent == 1)
+        usage = event(usage_chunk(completion=2) | {"system_fingerprint": "vllm-1"})
+        last = event(chat_chunk({"content": "b"}, "stop"))
+        await wire.send(frame(last) + frame(usage + b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    async with site({"N1": script}) as place:
+        answer = await place.chat(stream=True)
+        record = await place.record()
+    assert (answer.text, answer.events[-1], answer.whole) == ("ab", "[DONE]", True)
+    assert answer.events[-2]["system_fingerprint"] == "vllm-1"
+    assert (record.outcome, record.completion_tokens) == ("ok", 2)

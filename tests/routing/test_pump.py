@@ -161,8 +161,8 @@ def last(text: str, reason: str | None, **more: object) -> Json:
     return chunk | {"choices": [choice]}
 
 
-def objects(data: bytes) -> list[object]:
-    return [json.loads(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: {")]
+def told(data: bytes) -> list[object]:
+    return [line if line == b"data: [DONE]" else json.loads(line[6:]) for line in data.split(b"\n") if line]
 
 
 FINGERPRINTS = st.one_of(st.just({}), st.builds(lambda value: {"system_fingerprint": value}, st.none() | st.text()))
@@ -176,12 +176,25 @@ FINGERPRINTS = st.one_of(st.just({}), st.builds(lambda value: {"system_fingerpri
     usage=st.one_of(st.none(), st.builds(lambda fingerprint: usage_chunk() | fingerprint, FINGERPRINTS)),
     drop_usage=st.booleans(),
     before=st.integers(0, 3),
+    joins=st.sets(st.integers(0, 6)),
 )
 def test_the_event_that_ends_the_answer_goes_out_as_the_scanner_would_pass_it_on(
-    pump: Any, text: str, reason: str | None, more: Json, usage: Json | None, drop_usage: bool, before: int
+    pump: Any,
+    text: str,
+    reason: str | None,
+    more: Json,
+    usage: Json | None,
+    drop_usage: bool,
+    before: int,
+    joins: set[int],
 ) -> None:
-    events = [chat_chunk({"content": "a"})] * before + [last(text, reason, **more)] + ([usage] if usage else [])
-    data = b"".join(frame(event(each)) for each in events) + frame(b"data: [DONE]\n\n")
+    """`joins`: which events come in one chunk with the next, as those of a server that lags behind."""
+    payloads = [chat_chunk({"content": "a"})] * before + [last(text, reason, **more)] + ([usage] if usage else [])
+    chunks = [b""]
+    for number, each in enumerate([*map(event, payloads), b"data: [DONE]\n\n"]):
+        chunks[-1] += each
+        chunks += [] if number in joins else [b""]
+    data = b"".join(frame(chunk) for chunk in chunks if chunk)
     alone, beside = taught(drop_usage=drop_usage), taught(drop_usage=drop_usage)
     expected, tokens = alone.feed(unframed(data))
     lent = lend(pump, drop_usage=drop_usage)
@@ -196,7 +209,7 @@ def test_the_event_that_ends_the_answer_goes_out_as_the_scanner_would_pass_it_on
         got = lent.reader.recv(65536)
     beside.feed(unframed(answered))
     rest, counting = beside.feed(unframed(unread))
-    assert objects(unframed(got + unsent) + rest) == objects(expected)
+    assert told(unframed(got + unsent) + rest) == told(expected)
     assert len(floats(gaps)) + counting == tokens
     assert (beside.ended, beside.usage, beside.done, beside.is_complete, beside.error, beside.rest()) == (
         *(alone.ended, alone.usage, alone.done, alone.is_complete, alone.error, alone.rest()),
