@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from routing.http1 import unframed
@@ -178,6 +178,9 @@ FINGERPRINTS = st.one_of(st.just({}), st.builds(lambda value: {"system_fingerpri
     before=st.integers(0, 3),
     joins=st.sets(st.integers(0, 6)),
 )
+@example(text="b", reason="stop", more={}, usage=usage_chunk(), drop_usage=True, before=1, joins={2})
+@example(text="b", reason="stop", more={}, usage=usage_chunk(), drop_usage=True, before=1, joins={1})
+@example(text="b", reason="stop", more={}, usage=usage_chunk(), drop_usage=False, before=1, joins={0})
 def test_the_event_that_ends_the_answer_goes_out_as_the_scanner_would_pass_it_on(
     pump: Any,
     text: str,
