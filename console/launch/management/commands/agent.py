@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import warnings
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
@@ -178,7 +179,10 @@ def work(name: str, broker: Broker) -> None:
         worker_enable_remote_control=False,
         worker_redirect_stdouts=False,
     )
-    worker = app.Worker(
+    # From here on code is loaded that must not be broken off: some makes errors of its own of a SystemExit.
+    asked_to_end = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_end.set())
+    worker = _worker_class(asked_to_end)(
         hostname=f"{name}@switchyard",
         queues=[queue],
         pool="threads",
@@ -190,3 +194,15 @@ def work(name: str, broker: Broker) -> None:
         quiet=True,
     )
     worker.start()
+
+
+def _worker_class(asked_to_end: threading.Event) -> Any:
+    """A worker that heeds a SIGTERM which came before it took signals itself."""
+
+    class AgentWorker(app.Worker):  # type: ignore[misc, name-defined]
+        def on_start(self) -> None:
+            super().on_start()
+            if asked_to_end.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    return AgentWorker
