@@ -31,6 +31,8 @@ from tests.waiting import LIMIT_S, wait_for, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PORTS_EACH = 250
+PORTS_OF_HOSTS = {"gpu01": (0, 124), "gpu02": (125, 186), "gpu03": (187, 249)}
+"""First and last of each host, out of the ports of this test process: the first one has most of the servers."""
 QUICK_ENGINE = {"SIMULATOR_START_S": "0.5", "SIMULATOR_STOP_S": "0.1", "SIMULATOR_SPEED": "10"}
 MARKER = "TEST_INSTALLATION"
 """In the environment of everything started here, so that nothing is left behind and nothing else is touched."""
@@ -93,12 +95,11 @@ class Installation:
     def run_agent(
         self, host: str = "gpu01", gpus: int = 4, address: str = "127.0.0.1", inside: Sequence[str] = (), **env: str
     ) -> None:
-        number = int(host[-2:]) - 1
-        first = self._first_port + number * PORTS_EACH // 2
+        first, last = (self._first_port + offset for offset in PORTS_OF_HOSTS[host])
         self.run(
             host,
             *("manage.py", "agent", "--name", host, "--address", address, "--simulate-gpus", str(gpus)),
-            *("--port-range", f"{first}-{first + PORTS_EACH // 2 - 1}"),
+            *("--port-range", f"{first}-{last}"),
             inside=inside,
             **env,
         )
