@@ -51,7 +51,7 @@ def request_id(request: Request) -> str:
     given = request.get(b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
-    return f"{getrandbits(128):032x}"  # An id, not a secret.
+    return getrandbits(128).to_bytes(16).hex()  # An id, not a secret.
 
 
 def headers_for_servers(request: Request) -> Headers:
@@ -176,7 +176,12 @@ def _wish(
 
 def prompt_at(raw: bodies.Raw) -> int:
     """Where the prompt begins in a small body. Not exact, but the same for bodies that begin alike."""
-    return min((at for at in (raw.find(name) for name in PROMPT_STARTS) if at >= 0), default=0)
+    first = len(raw)
+    for name in PROMPT_STARTS:
+        at = raw.find(name, 0, first)
+        if at >= 0:
+            first = at
+    return first if first < len(raw) else 0
 
 
 def _prompt_tokens(body: dict[str, Any], prompt_length: int) -> int:
