@@ -1,8 +1,8 @@
 """One server as the router knows it: its connections, its load, its circuit. One per start of the server."""
 
 from routing.circuit import Circuit
-from routing.client import Pool
 from routing.loads import FRESH_S, Load, Sample
+from routing.pool import Pool
 from routing.table import Server
 
 SILENT_DECODE_S = 20.0
