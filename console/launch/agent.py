@@ -7,10 +7,11 @@ sends reports, so that a broker that does not answer never stops the looking.
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from console.celery import app
@@ -94,17 +95,17 @@ class Agent:
     # Loop
 
     def run(self) -> None:
-        """Until `end`. Whatever goes wrong in one look is logged, and the next one is made."""
+        """Until `end`. Whatever goes wrong in one part of a look is logged, and the next look is made."""
         report_at = forget_at = time.monotonic()
         while not self._ending.is_set():
             now = time.monotonic()
-            changed = self._look()
+            changed = self._tried("looking at the servers", self.starts.look)
             if changed or now >= report_at:
-                self._report()
+                self._tried("making a report", lambda: self.reporter.offer(self.report()))
                 report_at = now + self.options.report_every_s
-                self._probe_all()
+                self._tried("asking the servers", self._probe_all)
             if now >= forget_at:
-                self.starts.forget_old()
+                self._tried("forgetting old starts", self.starts.forget_old)
                 forget_at = now + FORGET_EVERY_S
             self._wake.wait(LOOK_EVERY_S)
             self._wake.clear()
@@ -129,25 +130,20 @@ class Agent:
             servers=self.starts.observations(),
         )
 
-    def _look(self) -> bool:
+    def _tried(self, what: str, part: Callable[[], object]) -> object:
+        """None when it failed, which is logged."""
         try:
-            return self.starts.look()
+            return part()
         except Exception:
-            logger.exception("looking at the servers failed")
-            return False
-
-    def _report(self) -> None:
-        try:
-            self.reporter.offer(self.report())
-        except Exception:
-            logger.exception("making a report failed")
+            logger.exception("%s failed", what)
+            return None
 
     def _probe_all(self) -> None:
         for watched in self.starts.live():
             key, spec = (watched.start.server_id, watched.start.generation), watched.start.spec
             if spec is not None and watched.alive and key not in self._probing:
                 self._probing.add(key)
-                self._probes.submit(self._probe, key, spec)
+                self._probes.submit(self._tried, f"asking {spec['name']}", partial(self._probe, key, spec))
 
     def _probe(self, key: tuple[int, int], spec: LaunchSpec) -> None:
         try:

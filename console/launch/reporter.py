@@ -72,9 +72,13 @@ class Reporter:
             with self._offered:
                 self._offered.wait_for(lambda: self._newest is not None)
                 report, self._newest = self._newest, None
-            if report is not None:
+            if report is None:
+                continue
+            try:
                 self._send(report)
                 self._after_report()
+            except Exception:
+                logger.exception("sending a report failed, the next one is tried")
 
     def _send(self, report: HostReport) -> None:
         try:

@@ -83,6 +83,16 @@ def test_an_outage_is_logged_once_and_its_end_as_well(
     assert caplog.text.count("does not take reports") == 1
 
 
+def test_what_nobody_thought_of_ends_no_reporting(
+    reporter: Reporter, channel: Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer_in_trouble(reporter, channel, TypeError("not serializable"), times=1)
+    channel.before = lambda: None
+    reporter.offer(report(2))
+    wait_for(lambda: channel.sent == [2])
+    assert "TypeError: not serializable" in caplog.text
+
+
 def test_a_host_whose_login_was_revoked_says_so_also_when_the_connection_broke_first(
     reporter: Reporter, channel: Channel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
