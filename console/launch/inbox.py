@@ -104,7 +104,8 @@ class Inbox:
                     self._take(report)
             except Exception:
                 logger.exception("a report of %s could not be taken in", host)
-                connections.close_all()  # a restarted database is found again
+                with contextlib.suppress(Exception):  # or its host would count as being taken in for ever
+                    connections.close_all()  # a restarted database is found again
 
     def _next(self, host: str) -> HostReport | None:
         with self._lock:

@@ -106,6 +106,28 @@ def test_a_report_that_cannot_be_taken_in_does_not_keep_the_next_one_out(
     wait_for(lambda: taken.seqs == [2])
 
 
+def test_a_connection_that_cannot_be_closed_does_not_keep_the_next_report_out(
+    inbox: Inbox, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+
+    def refuse() -> None:
+        refused.set()
+        raise RuntimeError("cannot be closed")
+
+    def fail_once() -> None:
+        taken.before = lambda: None
+        raise RuntimeError("no room")
+
+    taken.before = fail_once
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "close_all", refuse)
+        inbox.accept(GPU01, said("gpu01", 1))
+        assert refused.wait(LIMIT_S)
+    inbox.accept(GPU01, said("gpu01", 2))
+    wait_for(lambda: taken.seqs == [2])
+
+
 def test_a_thread_keeps_its_connection_until_the_end(taken: Taken) -> None:
     used: list[tuple[BaseDatabaseWrapper, object]] = []
 
