@@ -80,7 +80,7 @@ class Router:
         self._swapped: asyncio.Event | None = None
         self._waiting = 0
         self.turnstile = Turnstile()
-        self.pump = Pump()
+        self.pump = Pump(self.turnstile)
         self.metrics.watch(self)
         self.swap(table)
 

@@ -5,7 +5,10 @@ with, and a new request waits for no token. Needs `make compile`; without it eve
 """
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from routing.turnstile import Turnstile
 
 Native: Any
 try:
@@ -30,10 +33,13 @@ LOOK_EVERY_S = 0.5
 class Pump:
     """One per router. Its thread starts with the first stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, turnstile: Turnstile) -> None:
+        self._turnstile = turnstile
         self._native: Any = None
         self._loop: Any = None  # uvloop's does not return what asyncio's is declared to.
         self._lent: dict[int, StreamRelay] = {}
+        self._ended: dict[int, End] = {}
+        """Of lent streams: what the thread gave back after the last token, until its relay takes it."""
         self._look: asyncio.TimerHandle | None = None
 
     @property
@@ -63,9 +69,12 @@ class Pump:
             self._look_later()
         return key
 
-    def want_back(self, key: int) -> "End":
+    def want_back(self, key: int) -> End:
         """The stream is its relay's again. Neither socket is used when this returns."""
         del self._lent[key]
+        ended = self._ended.pop(key, None)
+        if ended is not None:
+            return ended
         end: End = self._native.detach(key)
         return end
 
@@ -86,6 +95,16 @@ class Pump:
 
     def _take_back(self) -> None:
         for key, end in self._native.take_back():
+            self._ended[key] = end
+            if has_all_tokens(end):
+                self._turnstile.leave(partial(self._give_back, key))
+            else:
+                self._give_back(key)
+
+    def _give_back(self, key: int) -> None:
+        """Nothing happens when it was wanted back meanwhile."""
+        end = self._ended.pop(key, None)
+        if end is not None:
             self._lent.pop(key).take_back(*end)
 
     def close(self) -> None:
@@ -97,4 +116,10 @@ class Pump:
             self._look = None
         self._native.close()
         self._native = None
-        self._lent = {}
+        self._lent, self._ended = {}, {}
+
+
+def has_all_tokens(end: End) -> bool:
+    """The client has the event that ends the answer; what is left is to read it, and to say that nothing follows."""
+    _, _, unsent, answered, _ = end
+    return bool(answered) and not unsent

@@ -1,8 +1,12 @@
 """Lets requests begin one per turn of the event loop, so that those already under way go first."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
+
+PATIENCE_S = 0.02
+"""How long an end may wait for beginnings: when requests come faster than they can begin there is always one."""
 
 
 class Turnstile:
@@ -11,12 +15,17 @@ class Turnstile:
     at its end when the last begins, and running streams wait for one request's beginning, not for sixty-four.
 
     A request that arrives alone begins at once.
+
+    The end of an answer whose last token has gone out waits until none wants to begin: who has all tokens sees no
+    difference, who waits for the first one does.
     """
 
-    __slots__ = ("_loop", "_queue", "_turning")
+    __slots__ = ("_ends", "_loop", "_queue", "_turning")
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], None]] = deque()
+        self._ends: deque[tuple[float, Callable[[], None]]] = deque()
+        """And when, on the monotonic clock, they have waited long enough."""
         self._turning = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -36,12 +45,24 @@ class Turnstile:
         self.loop.call_soon(self._turn)
         begin()
 
+    def leave(self, end: Callable[[], None]) -> None:
+        """Calls `end` now when nobody waits to begin, else as soon as that is so, or its patience is over."""
+        if self._queue:
+            self._ends.append((time.monotonic() + PATIENCE_S, end))
+        else:
+            end()
+
     def _turn(self) -> None:
-        if not self._queue:
+        ends, queue = self._ends, self._queue
+        if not queue and not ends:
             self._turning = False
             return
         self.loop.call_soon(self._turn)
-        self._queue.popleft()()
+        if ends and (not queue or ends[0][0] <= time.monotonic()):
+            ends.popleft()[1]()
+        else:
+            queue.popleft()()
 
     def __len__(self) -> int:
+        """Requests that wait to begin."""
         return len(self._queue)

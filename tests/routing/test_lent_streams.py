@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from routing import pump
+from routing import pump, turnstile
 from routing.table import Policy, Timeouts
 from tests.routing.pumping import frame, native
 from tests.routing.scripted import (
@@ -93,6 +93,68 @@ async def test_a_stream_is_byte_by_byte_the_same_as_without_the_pump(monkeypatch
     monkeypatch.setattr(pump, "Native", None)
     assert pumped == await answer()
     assert pumped[1:] == ("ok", len(WORDS), len(WORDS) - 1)
+
+
+class Crowd:
+    """Requests that want to begin, one in each turn, for as long as it lasts."""
+
+    def __init__(self, place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(turnstile, "PATIENCE_S", 3600.0)
+        self._turnstile = place.router.turnstile
+        self._is_there = True
+        for _ in range(2):
+            self._come()
+
+    def _come(self) -> None:
+        if self._is_there:
+            self._turnstile.enter(self._come)
+
+    def leave(self) -> None:
+        self._is_there = False
+
+
+class EndsAtOnce(Steps):
+    """As engines do: nothing is computed between the last token and the end."""
+
+    async def finish(self, wire: Wire) -> None:
+        last = [event(chat_chunk({"content": "."}, "stop")), event(usage_chunk(completion=4)), b"data: [DONE]\n\n"]
+        await wire.send(b"".join(map(frame, last)) + b"0\r\n\r\n")
+
+
+async def whole_but_for_its_end(place: Site, client: Client, steps: EndsAtOnce) -> None:
+    """The client has all tokens, and the pump's word that it has them waits for others' beginnings."""
+    await lent(place, client, steps)
+    steps.end()
+    while b'"finish_reason":"stop"' not in await client.chunk():
+        pass
+
+
+async def test_an_answer_whose_tokens_are_all_there_ends_when_nobody_waits_to_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = EndsAtOnce()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        crowd = Crowd(place, monkeypatch)
+        await whole_but_for_its_end(place, client, steps)
+        assert place.router.pump.lent == 1
+        crowd.leave()
+        assert (await client.chunk()) == b"data: [DONE]\n\n"
+        record = await place.record()
+    assert (record.outcome, record.completion_tokens, len(record.gaps_ms)) == ("ok", 4, 3)
+
+
+async def test_a_client_that_leaves_while_its_answers_end_waits_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = EndsAtOnce()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        crowd = Crowd(place, monkeypatch)
+        await whole_but_for_its_end(place, client, steps)
+        client.writer.close()
+        record = await place.record()
+        crowd.leave()
+        assert (record.outcome, len(record.gaps_ms), place.router.pump.lent) == ("cancelled", 3, 0)
+        await until(place.nothing_is_held)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from routing import turnstile as turnstile_module
 from routing.turnstile import Turnstile
 
 
@@ -60,3 +63,31 @@ async def test_what_a_beginning_raises_does_not_hold_up_the_others() -> None:
     await turns(5)
     assert begun == [1, 3]
     assert len(failures) == 1
+
+
+async def test_an_end_that_keeps_nobody_waiting_happens_at_once() -> None:
+    turnstile, seen = Turnstile(), list[str]()
+    turnstile.enter(lambda: seen.append("a request"))
+    turnstile.leave(lambda: seen.append("an end"))
+    assert seen == ["a request", "an end"]
+
+
+async def test_ends_wait_for_requests_that_want_to_begin_and_then_come_in_order() -> None:
+    turnstile, seen = Turnstile(), list[str]()
+    for name in ("first", "second"):
+        turnstile.enter(lambda name=name: seen.append(name))  # type: ignore[misc]
+    turnstile.leave(lambda: seen.append("an end"))
+    turnstile.leave(lambda: seen.append("another end"))
+    turnstile.enter(lambda: seen.append("third"))
+    await turns(8)
+    assert seen == ["first", "second", "third", "an end", "another end"]
+
+
+async def test_an_end_does_not_wait_for_ever_while_requests_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turnstile_module, "PATIENCE_S", 0.0)
+    turnstile, seen = Turnstile(), list[str]()
+    for _ in range(3):
+        turnstile.enter(lambda: seen.append("a request"))
+    turnstile.leave(lambda: seen.append("an end"))
+    await turns(8)
+    assert seen == ["a request", "an end", "a request", "a request"]
