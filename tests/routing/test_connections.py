@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from routing import pool as pool_module
+from routing import client, pool
 from routing.table import Policy
 from tests.routing.scripted import (
     Client,
@@ -66,7 +66,7 @@ async def test_the_limit_of_connections_is_ours_and_says_so() -> None:
 
 
 async def test_an_idle_connection_goes_before_the_server_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "IDLE_LIMIT_S", 0.1)
+    monkeypatch.setattr(pool, "IDLE_LIMIT_S", 0.1)
     async with site({"N1": streams()}) as place:
         await place.chat()
         await until(lambda: place["N1"].open == 0)
@@ -90,7 +90,7 @@ async def test_a_request_into_a_connection_just_closed_is_sent_again_on_a_new_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server takes the request off a kept connection and closes it without a byte, as one does that timed out."""
-    monkeypatch.setattr(pool_module, "STALE_WITHIN_S", 60.0)
+    monkeypatch.setattr(client, "STALE_WITHIN_S", 60.0)
     closed = 0
 
     async def closes_kept(seen: Seen, wire: Wire) -> None:
