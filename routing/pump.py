@@ -48,7 +48,7 @@ class Pump:
 
     @property
     def lent(self) -> int:
-        """Streams that the thread relays at this moment."""
+        """Streams that the thread relays, or has given back with an end that waits."""
         return len(self._lent)
 
     def lend(self, relay: "StreamRelay", sockets: tuple[int, int], shape: Shape, last_s: float) -> int | None:
