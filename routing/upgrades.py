@@ -59,9 +59,18 @@ class IgnoresUpgrades(HttpToolsProtocol):
         lines = [method + b" " + self.url + b" HTTP/" + version]
         lines += [name + b": " + value for name, value in _without_offer(self.headers)]
         self._is_offered = False
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # As uvicorn sets it.
+        self.parser = self._new_parser()
         self.parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        return lenient_parser(self)
+
+
+def lenient_parser(callbacks: object) -> httptools.HttpRequestParser:
+    """As uvicorn makes it: bytes after a request that closes its connection are no error."""
+    parser = httptools.HttpRequestParser(callbacks)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
 
 
 def _without_offer(headers: Headers) -> Headers:

@@ -8,14 +8,13 @@ HTTP/1.0 client knows no chunks: the end of its connection is the end of a strea
 from functools import partial
 from typing import Any, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from routing.app import Router
 from routing.direct import DirectReply
-from routing.http1 import Headers
-from routing.paths import is_ours
-from routing.reply import Request
-from routing.upgrades import IgnoresUpgrades
+from routing.reader import RequestReader
+from routing.upgrades import IgnoresUpgrades, lenient_parser
 
 
 def protocol_for(router: Router) -> type[HttpToolsProtocol]:
@@ -51,51 +50,33 @@ class RouterProtocol(OldClients):
     """One client connection."""
 
     def __init__(self, router: Router, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
         self.router = router
         self._direct: DirectReply | None = None
         """The reply under way, when the request is ours."""
-        self._reading: DirectReply | None = None
-        """The same while its request is read; a pipelined request that is read meanwhile is uvicorn's."""
+        super().__init__(*args, **options)
+        self.parser = self._new_parser()
 
-    def on_headers_complete(self) -> None:
-        if not self._is_direct():
-            self._reading = None
-            super().on_headers_complete()
-            return
-        path, _, query = self.url.partition(b"?")
-        method = self.parser.get_method().decode("ascii")
-        request = Request(method, path.decode("latin-1"), query, self.headers, b"")
-        reply = DirectReply(self, request, keep_alive=self.parser.should_keep_alive())
-        self._direct = self._reading = reply
-        del self.scope, self.headers  # Made anew for the next request; a waiting stream need not hold them.
-        self.cycle = reply  # type: ignore[assignment]  # It has what uvicorn looks at.
-        if _declared_length(request.headers) > self.router.max_body_bytes:
-            reply.refuse_body()
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        self.reader = RequestReader(self)
+        return lenient_parser(self.reader)
 
-    def _is_direct(self) -> bool:
-        if self.expect_100_continue or self.parser.get_http_version() != "1.1" or self.parser.should_upgrade():
-            return False
+    # For the reader
+
+    def may_answer_directly(self) -> bool:
+        """The request whose head was read can be answered past uvicorn."""
         if self.cycle is not None and not self.cycle.response_complete:
             return False
-        path = self.url.partition(b"?")[0]
-        return path.startswith(b"/") and b"%" not in path and is_ours(path.decode("latin-1"))
+        return self.parser.get_http_version() == "1.1" and not self.parser.should_upgrade()
 
-    def on_body(self, body: bytes) -> None:
-        if self._reading is None:
-            super().on_body(body)
-        else:
-            self._reading.add_body(body)
-
-    def on_message_complete(self) -> None:
-        if self._reading is None:
-            super().on_message_complete()
-        else:
-            self._reading.end_of_body()
+    def answer_directly(self, reply: DirectReply) -> None:
+        self._direct = reply
+        self.cycle = reply  # type: ignore[assignment]  # It has what uvicorn looks at.
 
     def direct_done(self) -> None:
         self._direct = None
         self.on_response_complete()
+
+    # asyncio.Protocol
 
     def connection_lost(self, exc: Exception | None) -> None:
         direct, self._direct = self._direct, None
@@ -112,10 +93,3 @@ class RouterProtocol(OldClients):
         super().resume_writing()
         if self._direct is not None:
             self._direct.set_paused(False)
-
-
-def _declared_length(headers: Headers) -> int:
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value)
-    return 0

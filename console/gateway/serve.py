@@ -29,6 +29,9 @@ UVICORN: dict[str, Any] = {
 class WebProtocol(Passing, RouterProtocol):
     """The router's requests straight from the parser; a connection that asks for a page goes to the pages' process."""
 
+    def is_in_message(self) -> bool:
+        return self.reader.in_message
+
 
 class WebServer(uvicorn.Server):
     """Listens, and takes connections that the pages' process passes back."""
