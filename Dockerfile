@@ -26,7 +26,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 COPY requirements-compile.lock ./
 RUN python -m pip --python /opt/venv/bin/python install --no-cache-dir --require-hashes -r requirements-compile.lock
 WORKDIR /app
-COPY tools/compile-router tools/train-router tools/
+COPY tools/compile-router tools/dataclass_inits.py tools/train-router tools/
 COPY routing routing
 RUN /opt/venv/bin/python tools/compile-router
 

@@ -123,7 +123,7 @@ def test_all_that_the_image_installs_from_the_index_is_checked_by_hash() -> None
 def test_the_image_takes_the_machine_code_and_leaves_the_compiler_behind() -> None:
     *others, last = DOCKERFILE.split("\nFROM ")
     [compiling] = [stage for stage in others if "gcc" in stage]
-    assert "COPY tools/compile-router tools/train-router tools/" in compiling
+    assert "COPY tools/compile-router tools/dataclass_inits.py tools/train-router tools/" in compiling
     assert "COPY --from=compiled /app/out/compiled out/compiled" in last
     assert "routing.is_compiled" in last
     assert "apt-get" not in last
