@@ -1,6 +1,5 @@
 """HTTP/1.1 as bytes: the head of a request, and the decoding of an answer's body. No sockets here."""
 
-import re
 from typing import Protocol
 
 import httptools
@@ -8,7 +7,10 @@ import httptools
 Headers = list[tuple[bytes, bytes]]
 MAX_HEAD_BYTES = 64 * 1024
 MAX_LINE_BYTES = 4096
-_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;|$)")
+HEX_DIGITS = b"0123456789abcdefABCDEF"
+REMEMBERED_HEADS = 64
+REMEMBERED_HEAD_BYTES = 2048
+"""The longest head that is remembered."""
 
 
 class Malformed(ValueError):
@@ -24,47 +26,70 @@ def request_head(method: str, target: str, headers: Headers, length: int | None)
 
 
 class Head:
-    """Status and headers of one answer, read by httptools; what follows them stays outside."""
+    """Status and headers of one answer; what follows them stays outside."""
 
-    __slots__ = ("_buffer", "_parser", "headers", "keep_alive", "status")
+    __slots__ = ("_buffer", "headers", "keep_alive", "status")
 
     def __init__(self) -> None:
         self._buffer = b""
         self.headers: Headers = []
         self.status = 0
         self.keep_alive = False
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
 
     def feed(self, data: bytes) -> bytes | None:
         """Bytes after the head, or None while it is incomplete. Interim (1xx) answers are passed over."""
         data = self._buffer + data
-        end = data.find(b"\r\n\r\n") + 4
-        if end < 4:
-            if len(data) > MAX_HEAD_BYTES:
-                raise Malformed("the head of the answer is too long")
-            self._buffer = data
-            return None
-        assert self._parser is not None
-        try:
-            self._parser.feed_data(data[:end])
-        except httptools.HttpParserError as error:
-            raise Malformed(str(error)) from error
-        self.status = self._parser.get_status_code()
-        if 100 <= self.status < 200:
-            self.__init__()  # type: ignore[misc]
-            return self.feed(data[end:])
-        self.keep_alive = self._parser.should_keep_alive()
-        self._parser = None
-        return data[end:]
+        while (end := data.find(b"\r\n\r\n") + 4) >= 4:
+            read, data = _read_head(data[:end]), data[end:]
+            if not 100 <= read.status < 200:
+                self._buffer = b""
+                self.status, self.keep_alive, self.headers = read.status, read.keep_alive, read.headers.copy()
+                return data
+        if len(data) > MAX_HEAD_BYTES:
+            raise Malformed("the head of the answer is too long")
+        self._buffer = data
+        return None
 
     def get(self, name: bytes) -> bytes | None:
         for key, value in self.headers:
             if key == name:
                 return value
         return None
+
+
+class _ReadHead:
+    """A whole head, read by httptools."""
+
+    __slots__ = ("headers", "keep_alive", "status")
+
+    def __init__(self, data: bytes) -> None:
+        self.headers: Headers = []
+        parser = httptools.HttpResponseParser(self)
+        try:
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise Malformed(str(error)) from error
+        self.status: int = parser.get_status_code()
+        self.keep_alive: bool = parser.should_keep_alive()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+
+_read_heads: dict[bytes, _ReadHead] = {}
+"""A server's heads are the same for as long as their date is, which is a second."""
+
+
+def _read_head(data: bytes) -> _ReadHead:
+    read = _read_heads.get(data)
+    if read is None:
+        read = _ReadHead(data)
+        if len(data) > REMEMBERED_HEAD_BYTES:
+            return read
+        if len(_read_heads) >= REMEMBERED_HEADS:
+            _read_heads.clear()
+        _read_heads[data] = read
+    return read
 
 
 class Decoder(Protocol):
@@ -141,10 +166,7 @@ class Chunked:
         return data[at : at + text], at + here
 
     def _begin_chunk(self, line: bytes) -> None:
-        match = _SIZE.match(line)
-        if match is None:
-            raise Malformed("a chunk of the answer has no size")
-        size = int(match[1], 16)
+        size = _size(line)
         self._in_trailer = size == 0
         self._left = size + 2 if size else 0
 
@@ -156,6 +178,14 @@ class Chunked:
             raise Malformed("a chunk of the answer has no size")
         self.at_boundary = False
         return b"", len(data)
+
+
+def _size(line: bytes) -> int:
+    """Of a chunk, in bytes; its extensions are passed over."""
+    digits = line.partition(b";")[0].rstrip(b" \t")
+    if not 0 < len(digits) <= 8 or digits.strip(HEX_DIGITS):
+        raise Malformed("a chunk of the answer has no size")
+    return int(digits, 16)
 
 
 def decoder_for(head: Head, method: str) -> Decoder:

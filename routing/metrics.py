@@ -5,7 +5,7 @@ request little.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -137,11 +137,11 @@ class RouterMetrics(Collector):
             ("deployment",),
             TTFT_S,
         )
-        self._requests: Counter[Labels] = Counter()
-        self._tokens: Counter[Labels] = Counter()
-        self._retries: Counter[Labels] = Counter()
-        self._failures: Counter[Labels] = Counter()
-        self._orphans: Counter[Labels] = Counter()
+        self._requests: defaultdict[Labels, int] = defaultdict(int)
+        self._tokens: defaultdict[Labels, int] = defaultdict(int)
+        self._retries: defaultdict[Labels, int] = defaultdict(int)
+        self._failures: defaultdict[Labels, int] = defaultdict(int)
+        self._orphans: defaultdict[Labels, int] = defaultdict(int)
         self.registry.register(self)
 
     def watch(self, router: "Router") -> None:

@@ -116,7 +116,7 @@ class Scanner:
             data = self.carry + data
         out: list[bytes] = []
         counting = start = 0
-        has_cr = b"\r" in data
+        has_cr = data.find(b"\r") >= 0
         while (end := event_end(data, start, has_cr)) >= 0:
             seen = self._read(data, start, end)
             if self._last:

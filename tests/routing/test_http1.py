@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routing import http1
 from routing.http1 import Chunked, Decoder, Head, Malformed, Sized, decoder_for, request_head
 
 
@@ -39,10 +40,29 @@ def test_a_body_that_was_cut_off_is_never_done(parts: list[bytes], cut: int) -> 
     assert not decoder.done
 
 
-@pytest.mark.parametrize("data", [b"zz\r\nabc\r\n", b"\r\nabc\r\n", b"-1\r\n", b"x" * 5000])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"zz\r\nabc\r\n",
+        b"\r\nabc\r\n",
+        b"-1\r\n",
+        b"+3\r\n",
+        b"0x3\r\n",
+        b"1_0\r\n",
+        b";a=b\r\n",
+        b"1 2\r\n",
+        b"x" * 5000,
+        b"100000000\r\n",
+    ],
+)
 def test_a_chunk_without_a_size_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
         feed(Chunked(), data)
+
+
+@pytest.mark.parametrize("size", [b"3", b"03", b"00000003", b"3;a=b", b"3 ;a", b"3\t", b" 3"])
+def test_a_size_may_be_written_in_many_ways(size: bytes) -> None:
+    assert feed(Chunked(), size + b"\r\nabc\r\n0\r\n\r\n") == b"abc"
 
 
 def test_a_sized_body_is_done_at_its_length() -> None:
@@ -56,6 +76,9 @@ def test_a_sized_body_is_done_at_its_length() -> None:
 def test_more_than_the_length_is_refused() -> None:
     with pytest.raises(Malformed):
         feed(Sized(2), b"abc")
+
+
+SWITCHES = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
 def parse(data: bytes) -> tuple[Head, bytes | None]:
@@ -83,12 +106,39 @@ def test_interim_answers_are_passed_over() -> None:
     assert (head.status, rest) == (201, b"x")
 
 
+def test_a_head_that_was_read_before_is_read_again_the_same() -> None:
+    data = b"HTTP/1.1 200 OK\r\ncontent-type: a/b\r\ncontent-length: 1\r\n\r\nx"
+    first, _ = parse(data)
+    first.headers.clear()
+    again, rest = parse(data)
+    assert (again.status, again.keep_alive, again.headers, rest) == (
+        200,
+        True,
+        [(b"content-type", b"a/b"), (b"content-length", b"1")],
+        b"x",
+    )
+
+
+def test_no_more_heads_are_remembered_than_that() -> None:
+    for number in range(3 * http1.REMEMBERED_HEADS):
+        parse(b"HTTP/1.1 200 OK\r\nx: %d\r\ncontent-length: 0\r\n\r\n" % number)
+    parse(b"HTTP/1.1 200 OK\r\nlong: %b\r\ncontent-length: 0\r\n\r\n" % (b"x" * http1.REMEMBERED_HEAD_BYTES))
+    remembered = http1._read_heads
+    assert 0 < len(remembered) <= http1.REMEMBERED_HEADS
+    assert all(len(data) <= http1.REMEMBERED_HEAD_BYTES for data in remembered)
+
+
+def test_interim_answers_may_be_many() -> None:
+    head, rest = parse(b"HTTP/1.1 102 Processing\r\n\r\n" * 2000 + b"HTTP/1.1 200 OK\r\n\r\n")
+    assert (head.status, rest) == (200, b"")
+
+
 def test_a_server_that_closes_is_not_kept() -> None:
     head, _ = parse(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
     assert not head.keep_alive
 
 
-@pytest.mark.parametrize("data", [b"hello\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"x" * 70000])
+@pytest.mark.parametrize("data", [b"hello\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", SWITCHES, b"x" * 70000])
 def test_what_is_not_an_answer_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
         parse(data)
