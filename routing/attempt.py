@@ -194,6 +194,7 @@ class Attempt:
             self._job.clock,
             begin=lambda: self._begin(head, scanner.response_id),
             first_token=self._first_token,
+            complete=answer.end_stream,
             idle_s=self._timeouts.idle_s,
             pump=self._job.watch.pump,
         )
@@ -201,15 +202,16 @@ class Attempt:
             error = await relay.ended
         except asyncio.CancelledError:
             # Some clients leave at the end marker, before the last bytes of the transfer: they have all of the answer.
-            if not (self._job.client_left() and scanner.is_complete):
+            if not scanner.is_complete or not (self._job.client_left() or relay.ended.done()):
                 raise
+            answer.end_stream()
             error = None
         finally:
             relay.stop()
             self._take_usage(scanner.usage)
         if error is None:
-            answer.end_stream()
-        elif answer.committed:
+            return
+        if answer.committed:
             leg.blame(error)
             self._job.watch.count_failure(self._choice, error, on_prefill=False)
             answer.fail(error)

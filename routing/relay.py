@@ -38,6 +38,7 @@ class StreamRelay:
         "_last",
         "_leg",
         "_on_begin",
+        "_on_complete",
         "_on_first_token",
         "_pump",
         "_record",
@@ -59,10 +60,12 @@ class StreamRelay:
         *,
         begin: Callable[[], None],
         first_token: Callable[[], None],
+        complete: Callable[[], None],
         idle_s: float | None,
         pump: Pump,
     ) -> None:
-        """`begin` sends the answer's head; `first_token` is called once its time is in the record."""
+        """`begin` sends the answer's head; `first_token` is called once its time is in the record; `complete` ends the
+        answer in the same turn of the event loop, so that its end goes out together with its last event."""
         assert leg.connection is not None
         loop = leg.connection.loop
         self._leg = leg
@@ -73,6 +76,7 @@ class StreamRelay:
         self._clock = clock
         self._on_begin = begin
         self._on_first_token = first_token
+        self._on_complete = complete
         self._held: list[bytes] = []
         self._last = 0.0
         self._gaps = record.gaps_ms
@@ -238,6 +242,8 @@ class StreamRelay:
             self._record.last_token_ms = self._clock.ms_at(self._last)
         if not self.ended.done():
             self.ended.set_result(error)
+            if error is None:
+                self._on_complete()
 
     def stop(self) -> None:
         """Lets go of the client, the pump and the clock; harmless when repeated."""

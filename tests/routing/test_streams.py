@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from routing.uvicorn_protocol import RouterProtocol
 from tests.routing.scripted import (
     Client,
     Face,
@@ -149,6 +150,49 @@ async def test_an_error_event_of_the_engine_passes_once() -> None:
     assert answer.events[-1] == "[DONE]"
     assert record.outcome == "failed"
     assert "EngineCore" in record.error
+
+
+class Recorded:
+    """A transport that tells what was written to it, call by call."""
+
+    def __init__(self, transport: asyncio.Transport, written: list[bytes]) -> None:
+        self._transport = transport
+        self._written = written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._written.append(data)
+        self._transport.write(data)
+
+
+async def test_the_end_of_an_answer_goes_out_with_its_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    made = RouterProtocol.connection_made
+
+    def recorded(protocol: RouterProtocol, transport: asyncio.Transport) -> None:
+        made(protocol, Recorded(transport, written))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RouterProtocol, "connection_made", recorded)
+
+    has_first = asyncio.Event()
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        await wire.event(chat_chunk({"content": "a"}))
+        await has_first.wait()
+        last = [event(chat_chunk({"content": "."}, "stop")), b"data: [DONE]\n\n", b""]
+        await wire.send(b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in last))
+
+    async with site({"P1": prefills, "D1": script}) as place, Client(place.port) as client:
+        await client.chat(stream=True)
+        await client.head()
+        await client.chunk()
+        has_first.set()
+        while await client.chunk():
+            pass
+    assert written[-1].endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 async def test_a_stream_that_ends_at_its_first_token_is_complete() -> None:
