@@ -91,30 +91,31 @@ def turned(names: list[str], by: int) -> list[str]:
     return names[by:] + names[:by]
 
 
-def speed_rounds(names: list[str], rounds: int, requests: int, log: IO[bytes]) -> Iterator[tuple[str, Figures]]:
-    with mock_engines(log, TOKENS, GAP_MS) as (prefill, decode):
-        for number in range(rounds):
-            for name in turned(names, number):
-                place = Place(free_port(), prefill, decode, log)
-                yield name, measure_speed(CONTESTANTS[name], place, requests)
+def in_turn(names: list[str], rounds: int) -> Iterator[str]:
+    for number in range(rounds):
+        yield from turned(names, number)
 
 
 def compare(names: list[str], rounds: int, requests: int, log: IO[bytes]) -> dict[str, Figures]:
     measured: dict[str, list[Figures]] = {name: [] for name in names}
-    for name, figures in speed_rounds(names, rounds, requests, log):
-        print(f"{name}: {figures['cpu_us_per_token']:.1f} µs of CPU per token", flush=True)
-        measured[name].append(figures)
-    medians = {
-        name: {key: statistics.median(figures[key] for figures in rows) for key in rows[0]}
-        for name, rows in measured.items()
-    }
+    with mock_engines(log, TOKENS, GAP_MS) as (prefill, decode):
+        for name in in_turn(names, rounds):
+            figures = measure_speed(CONTESTANTS[name], Place(free_port(), prefill, decode, log), requests)
+            print(f"{name}: {figures['cpu_us_per_token']:.1f} µs of CPU per token", flush=True)
+            measured[name].append(figures)
+    at_once: dict[str, list[Figures]] = {name: [] for name in names}
     with mock_engines(log, TOKENS, 0.0) as (prefill, decode):
-        for name in names:
-            medians[name] |= measure_at_once(CONTESTANTS[name], Place(free_port(), prefill, decode, log))
+        for name in in_turn(names, rounds):
+            at_once[name].append(measure_at_once(CONTESTANTS[name], Place(free_port(), prefill, decode, log)))
+    medians = {name: median(measured[name]) | median(at_once[name]) for name in names}
     with mock_engines(log, 2, HOLD_GAP_MS) as (prefill, decode):
         for name in names:
             medians[name] |= measure_memory(CONTESTANTS[name], Place(free_port(), prefill, decode, log))
     return medians
+
+
+def median(rounds: list[Figures]) -> Figures:
+    return {key: statistics.median(figures[key] for figures in rounds) for key in rounds[0]}
 
 
 def table(medians: dict[str, Figures]) -> str:
