@@ -5,11 +5,12 @@ is coarse, needs no tokenizer, and costs a hash over the prompt's bytes.
 """
 
 from collections import OrderedDict
+from typing import Final
 
-FIRST_BLOCK_BYTES = 1024
-BLOCKS = 14
+FIRST_BLOCK_BYTES: Final = 1024
+BLOCKS: Final = 14
 """Up to 8 MiB of prompt."""
-REMEMBERED = 65536
+REMEMBERED: Final = 65536
 
 
 class Memory:

@@ -1,16 +1,17 @@
 """Writes a request's answer: a server's as it came or our own, and errors as an SSE event once a stream has begun."""
 
 import asyncio
+from typing import Final
 
 from routing.errors import Answered, Headers, LegError, Refusal, StreamError, error_event
 from routing.record import Record
 from routing.reply import Reply
 from routing.sse import DIALECTS
 
-JSON_TYPE = (b"content-type", b"application/json")
-SSE_TYPE = (b"content-type", b"text/event-stream; charset=utf-8")
-STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-NOT_PASSED_BACK = frozenset(
+JSON_TYPE: Final = (b"content-type", b"application/json")
+SSE_TYPE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+STREAM_HEADERS: Final[Headers] = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+NOT_PASSED_BACK: Final = frozenset(
     b"connection keep-alive transfer-encoding te trailer upgrade proxy-authenticate proxy-authorization content-length"
     b" server date x-request-id cache-control x-accel-buffering".split()
 )

@@ -4,7 +4,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from random import getrandbits
-from typing import Any
+from typing import Any, Final
 
 from routing import bodies
 from routing.affinity import Memory, prefix_keys
@@ -15,15 +15,15 @@ from routing.reply import Request
 from routing.sse import DIALECTS
 from routing.table import Deployment, Table
 
-PASSED_ON = frozenset(
+PASSED_ON: Final = frozenset(
     b"content-type accept user-agent traceparent tracestate baggage x-session-id x-vllm-priority anthropic-version"
     b" anthropic-beta".split()
 )
 """Client headers that an engine may see. Keys, routing headers and encodings never are passed on."""
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-MODEL_PART = b'name="model"\r\n'
-_MODEL_IN_FORM = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
-PROMPT_STARTS = (b'"messages"', b'"prompt"', b'"input"')
+_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+MODEL_PART: Final = b'name="model"\r\n'
+_MODEL_IN_FORM: Final = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
+PROMPT_STARTS: Final = (b'"messages"', b'"prompt"', b'"input"')
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -26,7 +26,7 @@ from routing.relay import StreamRelay
 from routing.sse import DIALECTS, Scanner
 from routing.usage import cached_tokens, read_usage, with_counts_of_prefill
 
-NOT_HELD = b"but data is not provided"
+NOT_HELD: Final = b"but data is not provided"
 """What an engine says of a picture that it knows by no such name."""
 
 

@@ -1,12 +1,14 @@
 """One server as the router knows it: its connections, its load, its circuit. One per start of the server."""
 
+from typing import Final
+
 from routing.circuit import Circuit
 from routing.loads import FRESH_S, Load, Sample
 from routing.pool import Pool
 from routing.table import Server
 
-SILENT_DECODE_S = 20.0
-SILENT_PREFILL_S = 120.0
+SILENT_DECODE_S: Final = 20.0
+SILENT_PREFILL_S: Final = 120.0
 """A server with work and without a byte for this long is avoided while there is another, whatever its /health says."""
 
 

@@ -7,7 +7,7 @@ token is asked for; the decode server gets what the client wrote, with the hand-
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -16,7 +16,7 @@ Raw = bytes | bytearray
 """A body as it came; a large one has grown in place (`gather`)."""
 Sendable = Raw | list[Raw | memoryview]
 """A body to send: a large one in the pieces it consists of, because each copy of 60 MB holds streams up for 20 ms."""
-LARGE_BYTES = 256 * 1024
+LARGE_BYTES: Final = 256 * 1024
 
 
 def gather(parts: list[Raw], data: bytes, size: int) -> None:
@@ -30,7 +30,7 @@ def gather(parts: list[Raw], data: bytes, size: int) -> None:
         parts[:] = [bytearray(b"".join([*parts, data]))]
 
 
-ASK_FOR_HANDOFF = {
+ASK_FOR_HANDOFF: Final = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
     "remote_engine_id": None,
@@ -38,9 +38,9 @@ ASK_FOR_HANDOFF = {
     "remote_host": None,
     "remote_port": None,
 }
-HANDOFF = "kv_transfer_params"
-NEVER_FROM_CLIENTS = (HANDOFF, "ec_transfer_params")
-ONLY_FOR_DECODE = (
+HANDOFF: Final = "kv_transfer_params"
+NEVER_FROM_CLIENTS: Final = (HANDOFF, "ec_transfer_params")
+ONLY_FOR_DECODE: Final = (
     "stream_options",
     "min_tokens",
     "stop",
@@ -55,11 +55,11 @@ ONLY_FOR_DECODE = (
     "store",
 )
 """Refused next to one unstreamed token, or work whose result the prefill server would throw away."""
-_IDS_BEGIN = re.compile(rb"\[\s*\d")
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_IDS_BEGIN: Final = re.compile(rb"\[\s*\d")
+LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-REQUIRED: Mapping[str, tuple[str, ...]] = {
+REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "/v1/chat/completions": ("messages",),
     "/v1/responses": ("input",),
     "/v1/messages": ("messages", "max_tokens"),

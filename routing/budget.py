@@ -1,7 +1,9 @@
 """Keeps retries a small part of the traffic, so that failing servers are not loaded more because they fail."""
 
-RESERVE = 20.0
-PER_REQUEST = 0.2
+from typing import Final
+
+RESERVE: Final = 20.0
+PER_REQUEST: Final = 0.2
 
 
 class Budget:

@@ -7,6 +7,7 @@ practice, and the cost does not grow with the number of servers.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from routing.affinity import Memory
 from routing.backend import Backend
@@ -14,11 +15,11 @@ from routing.errors import Refusal
 from routing.record import RouteKind
 from routing.table import Deployment, Policy
 
-LOOK_AT_ALL = 8
+LOOK_AT_ALL: Final = 8
 """Up to this many candidates are all compared."""
-DRAWS = 6
-BYTES_PER_TOKEN = 4.0
-RETRY_AFTER_S = 2.0
+DRAWS: Final = 6
+BYTES_PER_TOKEN: Final = 4.0
+RETRY_AFTER_S: Final = 2.0
 
 Cost = Callable[[Backend, float], float]
 

@@ -6,12 +6,12 @@ client said, say nothing about the server.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 State = Literal["closed", "open", "half-open"]
-FAILURES_TO_OPEN = 5
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 15.0
+FAILURES_TO_OPEN: Final = 5
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 15.0
 
 
 @dataclass(slots=True)

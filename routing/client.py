@@ -6,7 +6,7 @@ goes back to its pool once: whole, or closed.
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from routing.bodies import Sendable
 from routing.errors import BadAnswer, ConnectionLost, LegError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 STALE_WITHIN_S = 1.0
 """A kept connection that breaks this soon after sending, without a byte of answer, was closed before it was used."""
-MAX_UNREAD_BYTES = 256 * 1024
+MAX_UNREAD_BYTES: Final = 256 * 1024
 
 
 class Sink(Protocol):

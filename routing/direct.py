@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -14,8 +14,8 @@ from routing.reply import Request
 if TYPE_CHECKING:
     from routing.uvicorn_protocol import RouterProtocol
 
-LAST_CHUNK = b"0\r\n\r\n"
-LINGER_S = 5.0
+LAST_CHUNK: Final = b"0\r\n\r\n"
+LINGER_S: Final = 5.0
 """How long a client may go on sending a body that was refused."""
 
 
@@ -174,4 +174,4 @@ class _NoEvent:
         return None
 
 
-_NO_EVENT = _NoEvent()
+_NO_EVENT: Final = _NoEvent()

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from routing.answer import Answer
 from routing.ask import Ask, read_ask, request_id
@@ -239,8 +239,8 @@ class Exchange:
         return found == "too long"
 
 
-TOO_LONG = "too long for the decode server"
-COUNTABLE = ("/v1/chat/completions", "/v1/completions")
+TOO_LONG: Final = "too long for the decode server"
+COUNTABLE: Final = ("/v1/chat/completions", "/v1/completions")
 """Whose bodies an engine's tokenizer reads as they are."""
 
 

@@ -3,13 +3,13 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from routing.backend import Backend
 from routing.errors import LegError
 from routing.loads import take_handoff
 
-LEASE_SHARE = 0.9
+LEASE_SHARE: Final = 0.9
 """A hand-off is used in the first nine tenths of its lease: the rest is for the decode server to ask for it."""
 
 

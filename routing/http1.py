@@ -1,15 +1,15 @@
 """HTTP/1.1 as bytes: the head of a request, and the decoding of an answer's body. No sockets here."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import httptools
 
 Headers = list[tuple[bytes, bytes]]
-MAX_HEAD_BYTES = 64 * 1024
-MAX_LINE_BYTES = 4096
-HEX_DIGITS = b"0123456789abcdefABCDEF"
-REMEMBERED_HEADS = 64
-REMEMBERED_HEAD_BYTES = 2048
+MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_LINE_BYTES: Final = 4096
+HEX_DIGITS: Final = b"0123456789abcdefABCDEF"
+REMEMBERED_HEADS: Final = 64
+REMEMBERED_HEAD_BYTES: Final = 2048
 """The longest head that is remembered."""
 
 
@@ -76,7 +76,7 @@ class _ReadHead:
         self.headers.append((name.lower(), value))
 
 
-_read_heads: dict[bytes, _ReadHead] = {}
+_read_heads: Final[dict[bytes, _ReadHead]] = {}
 """A server's heads are the same for as long as their date is, which is a second."""
 
 

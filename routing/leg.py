@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Final
 
 from routing.backend import Backend
 from routing.bodies import LARGE_BYTES, Sendable, length
@@ -14,8 +15,8 @@ from routing.large import names_addresses
 from routing.loads import take
 from routing.table import Timeouts
 
-MAX_ANSWER_BYTES = 512 * 2**20
-MAX_ERROR_BYTES = 8 * 2**20
+MAX_ANSWER_BYTES: Final = 512 * 2**20
+MAX_ERROR_BYTES: Final = 8 * 2**20
 
 
 class Leg:

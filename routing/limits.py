@@ -7,7 +7,7 @@ when both servers have the same limit, so that no stream of the decode server wa
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from routing.ask import Ask
 from routing.backend import Backend
@@ -18,14 +18,22 @@ from routing.leg import Leg
 from routing.table import Timeouts
 
 Fit = Literal["fits", "too long", "unknown"]
-FEWEST_BYTES_PER_TOKEN = 2.0
+FEWEST_BYTES_PER_TOKEN: Final = 2.0
 """Texts with fewer bytes per token are rare enough to be left to the decode server."""
-ANSWER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-TOKENIZE_TIMEOUTS = Timeouts(connect_s=1.0, first_byte_s=2.0)
-REFUSAL_TIMEOUTS = Timeouts(connect_s=1.0, first_byte_s=10.0)
-OF_LENGTH = b"maximum context length"
+ANSWER_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+TOKENIZE_TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=2.0)
+REFUSAL_TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=10.0)
+OF_LENGTH: Final = b"maximum context length"
 """What a refusal says that counts the tokens which were asked for."""
-COUNTED_FIELDS = ("model", "prompt", "messages", "tools", "chat_template", "chat_template_kwargs", "add_special_tokens")
+COUNTED_FIELDS: Final = (
+    "model",
+    "prompt",
+    "messages",
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_special_tokens",
+)
 
 
 def answer_tokens(body: Mapping[str, Any]) -> int:

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-FRESH_S = 5.0
+FRESH_S: Final = 5.0
 """Engine samples older than this are unknown, which is not the same as zero."""
 
 
-FIELDS = 4
-"""Of a load: in flight, streams, prompt tokens, hand-offs."""
-INFLIGHT, STREAMS, PROMPT_TOKENS, HANDOFFS = range(FIELDS)
+FIELDS: Final = 4
+"""Of a load; their places in a row:"""
+INFLIGHT: Final = 0
+STREAMS: Final = 1
+PROMPT_TOKENS: Final = 2
+HANDOFFS: Final = 3
 
 
 class Row:

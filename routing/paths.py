@@ -1,12 +1,12 @@
 """Which paths of an engine are reachable through the router, and how each is served. All others are refused."""
 
-from typing import Literal
+from typing import Final, Literal
 
 PathKind = Literal["split", "direct", "models", "response"]
 """`split`: prefill then decode. `direct`: one server does it. `response`: belongs to the server that made it."""
 
-SPLIT = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
-DIRECT = (
+SPLIT: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+DIRECT: Final = (
     "/v1/chat/completions/batch",
     "/v1/messages/count_tokens",
     "/v1/embeddings",
@@ -22,8 +22,8 @@ DIRECT = (
     "/tokenize",
     "/detokenize",
 )
-METHODS: dict[str, str] = dict.fromkeys((*SPLIT, *DIRECT), "POST") | {"/v1/models": "GET"}
-ROOTS = ("/v1/", "/v2/")
+METHODS: Final[dict[str, str]] = dict.fromkeys((*SPLIT, *DIRECT), "POST") | {"/v1/models": "GET"}
+ROOTS: Final = ("/v1/", "/v2/")
 """Everything under these is the router's to answer, also with its own 404."""
 
 

@@ -6,7 +6,7 @@ with, and a new request waits for no token. Needs `make compile`; without it eve
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from routing.turnstile import Turnstile
 
@@ -26,7 +26,7 @@ client."""
 End = tuple[bytes, float, bytes, bytes, bytes]
 """Gaps (native floats, ms), when the last token came, bytes that the client has yet to get, whole chunks of the server
 that need not be sent again but nobody has read, bytes of the server that nobody has looked at."""
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S: Final = 0.5
 """How old the figures of a lent stream may be to whoever does not ask for them: far less than any limit of time."""
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
 from routing.clock import Clock
 from routing.errors import BadAnswer, LegError, StreamError, TimedOut
@@ -14,7 +15,7 @@ from routing.reply import Reply
 from routing.sse import EventTooLong, Json, Scanner
 from routing.template import FrameTemplate
 
-LEND_AFTER = 2
+LEND_AFTER: Final = 2
 """Usual tokens in a row, once something else came in between: one that brings odd events in turn is not worth it."""
 
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Final
 
 from routing.attempt import Job
 from routing.choose import Layout
@@ -11,7 +12,7 @@ from routing.errors import LegError
 from routing.handoff import Handoff
 from routing.leg import Leg
 
-MAY_TAKE_S = 1.0
+MAY_TAKE_S: Final = 1.0
 """When the router ends."""
 
 

@@ -6,17 +6,22 @@ Whatever one worker writes the others read at once. A word of 64 bits is written
 import mmap
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from routing.affinity import REMEMBERED, Memory
 from routing.loads import FIELDS, Load, Row
 
-WORD_BYTES = 8
-WAYS = 8
+WORD_BYTES: Final = 8
+WAYS: Final = 8
 """Places that a key may be in."""
-BUCKETS = 2 * REMEMBERED // WAYS
-SERVER_BITS, STAMP_BITS, TAG_BITS = 16, 16, 30
+BUCKETS: Final = 2 * REMEMBERED // WAYS
+SERVER_BITS: Final = 16
+STAMP_BITS: Final = 16
+TAG_BITS: Final = 30
 """Of a word: the server's number, from 1; when it was written, in seconds; what the key's bucket leaves of its hash."""
-SERVER_MASK, STAMP_MASK, TAG_MASK = (1 << SERVER_BITS) - 1, (1 << STAMP_BITS) - 1, (1 << TAG_BITS) - 1
+SERVER_MASK: Final = (1 << SERVER_BITS) - 1
+STAMP_MASK: Final = (1 << STAMP_BITS) - 1
+TAG_MASK: Final = (1 << TAG_BITS) - 1
 
 
 def shared_words(count: int) -> "memoryview[int]":

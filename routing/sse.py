@@ -6,7 +6,7 @@ bytes before and after the text needs no parsing. Any way of cutting the bytes g
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 
@@ -14,20 +14,20 @@ from routing.pump import Shape
 from routing.usage import with_counts_of_prefill
 
 Dialect = Literal["chat", "completions", "responses", "messages"]
-DIALECTS: dict[str, Dialect] = {
+DIALECTS: Final[dict[str, Dialect]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completions",
     "/v1/responses": "responses",
     "/v1/messages": "messages",
 }
-WITH_CHOICES = ("chat", "completions")
-RESPONSE_ENDS = ("response.completed", "response.incomplete", "response.failed")
-MAX_EVENT_BYTES = 8 * 2**20
-TEXT_KEYS = (b'"content":"', b'"text":"')
-NO_REASON = b'"finish_reason":null'
-FINGERPRINT = b'"system_fingerprint"'
-TOKEN_DELTAS = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call", "audio")
-BROKEN_ENDS = ("abort", "error")
+WITH_CHOICES: Final = ("chat", "completions")
+RESPONSE_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+MAX_EVENT_BYTES: Final = 8 * 2**20
+TEXT_KEYS: Final = (b'"content":"', b'"text":"')
+NO_REASON: Final = b'"finish_reason":null'
+FINGERPRINT: Final = b'"system_fingerprint"'
+TOKEN_DELTAS: Final = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call", "audio")
+BROKEN_ENDS: Final = ("abort", "error")
 """Finish reasons that say the engine gave the answer up."""
 
 Json = dict[str, Any]
@@ -57,9 +57,9 @@ class Seen:
     """What to pass on in the event's place."""
 
 
-NOTHING = Seen()
-TOKEN = Seen(counts=True)
-DONE = Seen(done=True)
+NOTHING: Final = Seen()
+TOKEN: Final = Seen(counts=True)
+DONE: Final = Seen(done=True)
 
 
 class Scanner:

@@ -6,8 +6,10 @@ For a frame of a given length the bytes before the text, its size line included,
 recognised by one look-up and three comparisons.
 """
 
-NEVER = b"\0"
-REMEMBERED_LENGTHS = 512
+from typing import Final
+
+NEVER: Final = b"\0"
+REMEMBERED_LENGTHS: Final = 512
 
 
 class FrameTemplate:

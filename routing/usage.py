@@ -6,13 +6,13 @@ said; what was reused is known to the prefill server alone, so its figure is the
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-DETAILS = ("prompt_tokens_details", "input_tokens_details")
-OF_THE_CACHE = ("cached_tokens", "created_cache_tokens", "cache_write_tokens", "cached_tokens_per_turn")
+DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
+OF_THE_CACHE: Final = ("cached_tokens", "created_cache_tokens", "cache_write_tokens", "cached_tokens_per_turn")
 """In those details."""
 CACHE_READ, CACHE_CREATION = "cache_read_input_tokens", "cache_creation_input_tokens"
-BESIDE_THE_CACHE = ("input_tokens", CACHE_READ, CACHE_CREATION)
+BESIDE_THE_CACHE: Final = ("input_tokens", CACHE_READ, CACHE_CREATION)
 """In the messages API, whose input tokens are those that were neither read from the cache nor written to it."""
 
 

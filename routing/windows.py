@@ -8,19 +8,19 @@ import re
 from array import array
 from collections.abc import Generator, Iterator
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from routing.bodies import NotJson, Raw, parse
 
-WINDOW_BYTES = 64 * 1024
-LAST_WINDOW_BYTES = 256
+WINDOW_BYTES: Final = 64 * 1024
+LAST_WINDOW_BYTES: Final = 256
 """So little is looked through mark by mark."""
-MAX_NAME_BYTES = 1024
-_SPACE = re.compile(rb"[ \t\r\n]*")
-_SCALAR = re.compile(rb"[^,}\]\s]*")
-_MARK = re.compile(rb'["\[\]{},]')
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_SIGNS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+MAX_NAME_BYTES: Final = 1024
+_SPACE: Final = re.compile(rb"[ \t\r\n]*")
+_SCALAR: Final = re.compile(rb"[^,}\]\s]*")
+_MARK: Final = re.compile(rb'["\[\]{},]')
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_SIGNS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 Steps = Generator[None, None, int]
 """Returns where it got to."""
