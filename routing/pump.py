@@ -5,6 +5,9 @@ with, and a new request waits for no token. Needs `make compile`; without it eve
 """
 
 import asyncio
+import contextlib
+import os
+import select
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +40,7 @@ class Pump:
         self._turnstile = turnstile
         self._native: Any = None
         self._loop: Any = None  # uvloop's does not return what asyncio's is declared to.
+        self._watched: select.epoll | None = None
         self._lent: dict[int, StreamRelay] = {}
         self._ended: dict[int, End] = {}
         """Of lent streams: what the thread gave back after the last token, until its relay takes it."""
@@ -61,9 +65,13 @@ class Pump:
                 self._native = Native()
                 self._loop = asyncio.get_running_loop()
                 self._loop.add_reader(self._native.fileno(), self._take_back)
+                self._watched = watched_by(self._loop)
             key: int = self._native.attach(*sockets, shape, last_s)
         except OSError:
             return None  # No more descriptors, most likely.
+        if self._watched is not None:
+            with contextlib.suppress(OSError):  # It was not watched yet.
+                self._watched.unregister(sockets[0])
         self._lent[key] = relay
         if self._look is None:
             self._look_later()
@@ -114,9 +122,22 @@ class Pump:
         if self._look is not None:
             self._look.cancel()
             self._look = None
+        if self._watched is not None:
+            self._watched.close()
+            self._watched = None
         self._native.close()
         self._native = None
         self._lent, self._ended = {}, {}
+
+
+def watched_by(loop: Any) -> select.epoll | None:
+    """The descriptors that uvloop waits for; None with another event loop.
+
+    Told to read a socket no more, it goes on waiting for its next byte and takes it out of these only then: it
+    would wake up once per lent stream for nothing.
+    """
+    descriptor = getattr(loop, "_get_backend_id", None)
+    return None if descriptor is None else select.epoll.fromfd(os.dup(descriptor()))
 
 
 def has_all_tokens(end: End) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import uvicorn
 
@@ -438,9 +438,7 @@ class Client:
     @property
     def transport(self) -> asyncio.ReadTransport:
         """To stop reading for a while."""
-        transport = self.writer.transport
-        assert isinstance(transport, asyncio.ReadTransport)
-        return transport
+        return cast(asyncio.ReadTransport, self.writer.transport)  # uvloop's is none by inheritance.
 
     async def send(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> None:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
