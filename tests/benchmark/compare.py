@@ -14,11 +14,14 @@ from typing import IO
 
 from console.embedded import free_port
 from tests.benchmark.contestants import CONTESTANTS, Contestant, Place
+from tests.benchmark.load import LoadResult
 from tests.benchmark.processes import ROOT, allow_many_connections, apply_load, held_streams, mock_engines
 
 CONCURRENCY = 64
 TOKENS = 64
 GAP_MS = 10.0
+SPREAD_S = 0.67
+"""A little longer than an answer takes, so that requests come one by one all the time."""
 SETTLE_S = 2.0
 """Some routers listen before their first health check is through."""
 AT_ONCE_REQUESTS = 3000
@@ -31,37 +34,52 @@ LABELS = {
     "added_ttft_p50_ms": "added TTFT p50, ms",
     "added_ttft_p99_ms": "added TTFT p99, ms",
     "added_gap_p99_ms": "added gap p99, ms",
+    "spread_ttft_p50_ms": "requests one by one: added TTFT p50, ms",
+    "spread_ttft_p99_ms": "requests one by one: added TTFT p99, ms",
+    "spread_gap_p99_ms": "requests one by one: added gap p99, ms",
     "requests_per_s": "requests per s",
     "resident_mb": "resident memory, shared counted once, MB",
     "kb_per_idle_stream": f"memory per idle stream, kB (of {HELD_STREAMS})",
     "errors": "errors",
 }
-NO_RATIO = ("added_ttft_p50_ms", "added_ttft_p99_ms", "added_gap_p99_ms", "errors")
-"""Differences near zero: their ratio says nothing."""
+NO_RATIO = ("added_ttft_p50_ms", "added_ttft_p99_ms", "added_gap_p99_ms", "spread_gap_p99_ms", "errors")
+"""Differences that may be near zero: their ratio says nothing."""
 Figures = dict[str, float]
 
 
 def measure_speed(contestant: Contestant, place: Place, requests: int) -> Figures:
-    """One round of one contestant. What it adds is told against the same load on the decode server alone, beside the
-    same viewers: what those take from the machine is not the router's."""
-    decode_port = int(place.decode.rpartition(":")[2])
+    """One round of one contestant."""
     with contestant(place) as process:
         time.sleep(SETTLE_S)
         apply_load(place.port, 2 * CONCURRENCY, CONCURRENCY)
-        direct = apply_load(decode_port, requests, CONCURRENCY)
+        direct = directly(place, requests)
         before_s = process.cpu_s()
         result = apply_load(place.port, requests, CONCURRENCY)
         used_us = (process.cpu_s() - before_s) * 1e6
-        return {
+        figures = {
             "cpu_us_per_request": used_us / requests,
             "cpu_us_per_token": used_us / max(1, result["tokens"]),
-            "added_ttft_p50_ms": result["ttft_p50_ms"] - direct["ttft_p50_ms"],
-            "added_ttft_p99_ms": result["ttft_p99_ms"] - direct["ttft_p99_ms"],
-            "added_gap_p99_ms": result["gap_p99_ms"] - direct["gap_p99_ms"],
             "requests_per_s": result["requests_per_s"],
             "resident_mb": process.resident_bytes() / 1e6,
             "errors": result["errors"],
         }
+        figures |= added("added", result, direct)
+        direct = directly(place, requests, SPREAD_S)
+        return figures | added("spread", apply_load(place.port, requests, CONCURRENCY, SPREAD_S), direct)
+
+
+def directly(place: Place, requests: int, spread_s: float = 0.0) -> LoadResult:
+    """The same load on the decode server alone, beside the same viewers: what those take from the machine is not the
+    router's."""
+    return apply_load(int(place.decode.rpartition(":")[2]), requests, CONCURRENCY, spread_s)
+
+
+def added(prefix: str, result: LoadResult, direct: LoadResult) -> Figures:
+    return {
+        f"{prefix}_ttft_p50_ms": result["ttft_p50_ms"] - direct["ttft_p50_ms"],
+        f"{prefix}_ttft_p99_ms": result["ttft_p99_ms"] - direct["ttft_p99_ms"],
+        f"{prefix}_gap_p99_ms": result["gap_p99_ms"] - direct["gap_p99_ms"],
+    }
 
 
 def measure_at_once(contestant: Contestant, place: Place) -> Figures:

@@ -1,7 +1,9 @@
 """Streaming load on a router: `python -m tests.benchmark.load PORT`. Prints one JSON object, a `LoadResult`.
 
-Closed loop: each of `--concurrency` clients sends its next request when the last has ended. With `--hold` every client
-sends one request and keeps its stream open, for measuring what an idle stream costs; a line on stdin ends it.
+Closed loop: each of `--concurrency` clients sends its next request when the last has ended. All begin in the same
+instant, and their answers are equally long, so requests go on coming close together; `--spread-s` lets the clients
+begin one by one. With `--hold` every client sends one request and keeps its stream open, for measuring what an idle
+stream costs; a line on stdin ends it.
 """
 
 import argparse
@@ -79,8 +81,9 @@ class Client(asyncio.Protocol):
 
 
 class Load:
-    def __init__(self, port: int, request: bytes, requests: int, concurrency: int) -> None:
+    def __init__(self, port: int, request: bytes, requests: int, concurrency: int, spread_s: float = 0.0) -> None:
         self.port, self.request, self.requests, self.concurrency = port, request, requests, concurrency
+        self.spread_s = spread_s
         self.left, self.tokens, self.errors = requests, 0, 0
         self.first_s: list[float] = []
         self.gaps_s: list[float] = []
@@ -96,7 +99,8 @@ class Load:
         loop = asyncio.get_running_loop()
         return (await loop.create_connection(lambda: Client(self), "127.0.0.1", self.port))[1]
 
-    async def _keep_asking(self) -> None:
+    async def _keep_asking(self, number: int) -> None:
+        await asyncio.sleep(number * self.spread_s / self.concurrency)
         client: Client | None = None
         while self.left > 0:
             self.left -= 1
@@ -110,7 +114,7 @@ class Load:
 
     async def run(self) -> LoadResult:
         started_at = perf_counter()
-        await asyncio.gather(*(self._keep_asking() for _ in range(self.concurrency)))
+        await asyncio.gather(*map(self._keep_asking, range(self.concurrency)))
         took_s = perf_counter() - started_at
         return {
             "requests": self.requests,
@@ -149,11 +153,13 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--spread-s", type=float, default=0.0)
     parser.add_argument("--prompt-chars", type=int, default=2000)
     parser.add_argument("--key", default="")
     parser.add_argument("--hold", action="store_true")
     args = parser.parse_args()
-    load = Load(args.port, make_request(args.port, args.prompt_chars, args.key), args.requests, args.concurrency)
+    request = make_request(args.port, args.prompt_chars, args.key)
+    load = Load(args.port, request, args.requests, args.concurrency, args.spread_s)
     if args.hold:
         uvloop.run(load.hold())
     else:

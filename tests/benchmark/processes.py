@@ -108,8 +108,8 @@ def load_argv(port: int, concurrency: int) -> list[str]:
     return [sys.executable, "-m", "tests.benchmark.load", str(port), "--concurrency", str(concurrency)]
 
 
-def apply_load(port: int, requests: int, concurrency: int) -> LoadResult:
-    argv = [*load_argv(port, concurrency), "--requests", str(requests)]
+def apply_load(port: int, requests: int, concurrency: int, spread_s: float = 0.0) -> LoadResult:
+    argv = [*load_argv(port, concurrency), "--requests", str(requests), "--spread-s", str(spread_s)]
     finished = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     result: LoadResult = json.loads(finished.stdout)
     return result
