@@ -146,9 +146,12 @@ class Connection(asyncio.Protocol):
         return self._decoder is not None and self._decoder.at_boundary
 
     def descriptor(self) -> int | None:
-        """Of the socket, when another may read it in our place: what comes is not encrypted, and we are not waiting."""
+        """Of the socket, when another may read it in our place: what comes is not encrypted, we are not waiting, and
+        the server has got all of its request, as it need not have when it begins to answer."""
         transport = self.transport
         if transport is None or transport.is_closing() or self.paused or transport.get_extra_info("sslcontext"):
+            return None
+        if transport.get_write_buffer_size():
             return None
         descriptor: int = transport.get_extra_info("socket").fileno()
         return descriptor

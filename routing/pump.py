@@ -62,10 +62,11 @@ class Pump:
         """
         try:
             if self._native is None:
+                loop = asyncio.get_running_loop()
+                self._watched = watched_by(loop)
                 self._native = Native()
-                self._loop = asyncio.get_running_loop()
+                self._loop = loop
                 self._loop.add_reader(self._native.fileno(), self._take_back)
-                self._watched = watched_by(self._loop)
             key: int = self._native.attach(*sockets, shape, last_s)
         except OSError:
             return None  # No more descriptors, most likely.

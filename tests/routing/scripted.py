@@ -77,6 +77,10 @@ class Wire:
             await self.chunk(b"data: [DONE]\n\n")
         await self.send(b"0\r\n\r\n")
 
+    async def read(self, size: int) -> bytes:
+        """Of the request's body, where it was not read beforehand."""
+        return await self._reader.readexactly(size)
+
     async def closed_by_router(self) -> None:
         """Returns when the router has closed the connection."""
         try:

@@ -11,6 +11,7 @@ import pytest
 
 from routing import pump, turnstile
 from routing.table import Policy, Timeouts
+from tests.routing import scripted
 from tests.routing.pumping import frame, native
 from tests.routing.scripted import (
     Client,
@@ -377,6 +378,36 @@ async def test_the_event_loop_does_not_wait_for_what_the_pump_reads() -> None:
         await until(lambda: server in watched())
         await lent(place, client, steps)
         assert server not in watched()
+
+
+async def test_a_server_that_answers_before_it_has_read_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop still waits to send there, so the stream is not lent meanwhile."""
+    may_read = asyncio.Event()
+
+    async def read_head(reader: asyncio.StreamReader) -> Seen | None:
+        top = (await reader.readuntil(b"\r\n\r\n")).decode()
+        headers = dict(line.lower().split(": ", 1) for line in top.split("\r\n")[1:] if line)
+        return Seen("POST", "/v1/chat/completions", headers, b"")
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        for text in "abcdef":
+            await wire.event(chat_chunk({"content": text}))
+        await may_read.wait()
+        await wire.read(int(seen.headers["content-length"]))
+        await wire.event(chat_chunk({"content": "."}, "stop"))
+        await wire.end_stream()
+
+    monkeypatch.setattr(scripted, "read_request", read_head)
+    async with site({"N1": script}) as place, Client(place.port) as client:
+        await client.chat(stream=True, messages=[{"role": "user", "content": "x" * 20_000_000}])
+        await client.head()
+        got = [await client.chunk() for _ in "abcdef"]
+        assert place.router.pump.lent == 0
+        may_read.set()
+        while chunk := await client.chunk():
+            got.append(chunk)
+    assert b"".join(got).endswith(b"data: [DONE]\n\n")
 
 
 async def test_the_plain_application_keeps_its_streams() -> None:
