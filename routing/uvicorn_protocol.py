@@ -83,6 +83,9 @@ class RouterProtocol(OldClients):
         super().connection_lost(exc)
         if direct is not None:
             direct.client_left()
+        # Both know this protocol: without the cycles it is freed at once, and with it a body that was half sent.
+        self.cycle = None  # type: ignore[assignment]
+        del self.reader
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -1,12 +1,14 @@
 """A client that leaves stops both legs at once, whatever the phase, and nothing stays counted."""
 
 import asyncio
+import gc
 import json
 import random
 
 import pytest
 
 from routing.record import Record
+from routing.uvicorn_protocol import RouterProtocol
 from tests.routing.scripted import (
     HANDOFF,
     Client,
@@ -225,3 +227,33 @@ async def test_a_stopped_router_breaks_its_streams_visibly() -> None:
         await place.router.aclose()
         assert await client.reader.read() == b""
         assert (await place.record()).outcome == "failed"
+
+
+def protocols() -> int:
+    return sum(type(found) is RouterProtocol for found in gc.get_objects())
+
+
+WHOLE = b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}"
+BEGINNINGS = {
+    "nothing": b"",
+    "a head": WHOLE[:40],
+    "a body": WHOLE[:-1],
+    "a request": WHOLE,
+    "a page's": b"GET / HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", BEGINNINGS.values(), ids=BEGINNINGS)
+async def test_a_connection_that_ended_is_freed_without_the_collector(sent: bytes) -> None:
+    """Each may hold a body of any length that was broken off."""
+    async with site({}) as place:
+        gc.collect()
+        gc.disable()
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            writer.write(sent)
+            await until(lambda: protocols() == 1)
+            writer.close()
+            await until(lambda: protocols() == 0)
+        finally:
+            gc.enable()
