@@ -2,12 +2,15 @@
 
 import ast
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import routing
 from tools.dataclass_inits import with_inits
 
+SOURCES = Path(str(routing.__file__)).parent
 SOURCE = '''
 from dataclasses import dataclass, field
 
@@ -109,3 +112,28 @@ def test_only_those_classes_get_one_that_can_be_compiled() -> None:
     classes = {node.name: node for node in ast.parse(with_inits(SOURCE)).body if isinstance(node, ast.ClassDef)}
     own = {name for name, node in classes.items() if any(getattr(item, "name", "") == "__init__" for item in node.body)}
     assert own == {"Wish", "Load"}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "@dataclass(kw_only=True)\nclass C:\n    a: int",
+        "@dataclass(init=False)\nclass C:\n    a: int",
+        "@dataclass(frozen=True, eq=False)\nclass C:\n    a: int",
+        "@dataclasses.dataclass(slots=True)\nclass C:\n    a: int",
+        "@dataclass(slots=True)\nclass C:\n    a: int = field(init=False)",
+        "@dataclass(slots=True)\nclass C:\n    a: int = dataclasses.field(default=1)",
+        "@dataclass(slots=True)\nclass C:\n    a: ClassVar[int] = 1",
+        "@dataclass(slots=True)\nclass C:\n    a: int\n    _: KW_ONLY\n    b: int",
+        "@dataclass(slots=True)\nclass C:\n    a: int\n    B = 1\n    c: int",
+        "@dataclass(slots=True)\nclass C:\n    def a(self) -> int:\n        return 1",
+    ],
+)
+def test_a_form_that_is_not_known_is_refused(form: str) -> None:
+    with pytest.raises(ValueError, match=r"known|by its name|together"):
+        with_inits(form)
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_module_of_the_router_has_forms_that_are_known(source: Path) -> None:
+    compile(with_inits(source.read_text()), source.name, "exec")
