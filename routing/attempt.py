@@ -201,8 +201,9 @@ class Attempt:
         try:
             error = await relay.ended
         except asyncio.CancelledError:
-            # Some clients leave at the end marker, before the last bytes of the transfer: they have all of the answer.
-            if not scanner.is_complete or not (self._job.client_left() or relay.ended.done()):
+            # After the end marker only the last bytes of the transfer are missing: the client, who may leave at that
+            # marker, has all of the answer, whatever cancels us.
+            if not scanner.is_complete:
                 raise
             answer.end_stream()
             error = None

@@ -65,7 +65,9 @@ def measure_speed(contestant: Contestant, place: Place, requests: int) -> Figure
         }
         figures |= added("added", result, direct)
         direct = directly(place, requests, SPREAD_S)
-        return figures | added("spread", apply_load(place.port, requests, CONCURRENCY, SPREAD_S), direct)
+        result = apply_load(place.port, requests, CONCURRENCY, SPREAD_S)
+        figures["errors"] += result["errors"]
+        return figures | added("spread", result, direct)
 
 
 def directly(place: Place, requests: int, spread_s: float = 0.0) -> LoadResult:
