@@ -34,7 +34,7 @@ def change(
 ) -> User:
     """None leaves a thing as it is. A new password ends that person's logins. Raises NotFound and Invalid."""
     with transaction.atomic():
-        person = User.objects.select_for_update().filter(username=username).first()
+        person = User.objects.select_for_update(no_key=True).filter(username=username).first()
         if person is None:
             raise NotFound(f"There is no person named {username}; `createperson` makes one.")
         before = _facts(person)

@@ -96,7 +96,7 @@ def update_deployment(deployment_id: int, actor: Actor, changes: DeploymentData,
     guards.need(actor, Role.OPERATOR, "change a deployment")
     _check_known(changes)
     with transaction.atomic():
-        subject = Deployment.objects.select_for_update().get(pk=guards.deployment(deployment_id).pk)
+        subject = Deployment.objects.select_for_update(no_key=True).get(pk=guards.deployment(deployment_id).pk)
         changed = {k: v for k, v in _cleaned(changes).items() if getattr(subject, k) != v}
         if not changed:
             return subject
@@ -121,7 +121,7 @@ def delete_deployment(deployment_id: int, actor: Actor, reason: str = "") -> Non
     guards.need(actor, Role.ADMIN, "delete a deployment")
     with transaction.atomic():
         subject = guards.deployment(deployment_id)
-        servers = list(subject.servers.select_for_update())
+        servers = list(subject.servers.select_for_update(no_key=True))
         running = [server.name for server in servers if server.holds_gpu]
         if running:
             raise Conflict(f"{', '.join(running)} still run. Stop them, then delete {subject.name}.")

@@ -21,7 +21,7 @@ def deployment(deployment_id: int) -> Deployment:
 
 def host(host_id: int) -> Host:
     """The host, its row locked until the transaction ends, so that two starts on it cannot take the same ports."""
-    found = Host.objects.select_for_update().filter(pk=host_id).first()
+    found = Host.objects.select_for_update(no_key=True).filter(pk=host_id).first()
     if found is None:
         raise NotFound("This host does not exist any more. Look at the list of hosts.")
     return found

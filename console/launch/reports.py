@@ -100,7 +100,7 @@ def _note_host(report: HostReport) -> Host | None:
 
 def _locked(name: str) -> tuple[Host, bool]:
     """And whether it has just joined."""
-    host = Host.objects.select_related("login").select_for_update(of=("self",)).filter(name=name).first()
+    host = Host.objects.select_related("login").select_for_update(of=("self",), no_key=True).filter(name=name).first()
     return (host, False) if host is not None else Host.objects.get_or_create(name=name)
 
 

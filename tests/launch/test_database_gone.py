@@ -2,20 +2,21 @@
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
 import httpx
 import pytest
-from django.db import connections
+from django.db import connection, connections, transaction
 
 from console.accounts.models import ApiToken, AuditEntry, Role
-from console.fleet import actions
-from console.fleet.models import Server
+from console.fleet import actions, guards
+from console.fleet.models import Host, Server
 from console.fleet.states import ServerState
 from console.traffic.models import RequestRecord
-from tests.factories import OPERATOR, make_user
+from tests.factories import OPERATOR, make_server, make_user
 from tests.launch.clients import traffic, wait_for_more
 from tests.launch.postgres import Postgres, postgres, programs
 from tests.launch.running import Installation, add_server, installed, make_deployment, wait_for_state
@@ -51,6 +52,25 @@ def ready(running: Installation) -> Iterator[Server]:
     yield wait_for_state(server, S.READY)
     actions.stop(server.pk, OPERATOR, force=True)
     wait_for_state(server, S.STOPPED)
+
+
+def test_a_lock_on_a_host_lets_through_what_only_refers_to_it(running: Installation) -> None:
+    """A report holds its host while it waits for the host's servers, and a stop its server while its commit looks
+    whether the host is still there: each would wait for the other."""
+    host = wait_for(Host.objects.first, "the host")
+
+    def refer() -> Server:
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '10s'")
+                return make_server(host=host)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor() as threads, transaction.atomic():
+        guards.host(host.pk)
+        added = threads.submit(refer).result()
+    added.delete()
 
 
 @contextmanager
