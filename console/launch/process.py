@@ -218,14 +218,14 @@ def _environment(pid: int) -> bytes:
     While a process becomes another program the kernel shows none, on a busy machine for long: it is waited for.
     """
     deadline = time.monotonic() + EXEC_LIMIT_S
+    environment = PROC / str(pid) / "environ"
     try:
-        while not (found := (PROC / str(pid) / "environ").read_bytes()):
-            if not _is_in_exec(pid) or time.monotonic() > deadline:
-                break
+        while not (found := environment.read_bytes()) and _is_in_exec(pid) and time.monotonic() < deadline:
             time.sleep(0.001)
+        # It may have become the other program between the two looks.
+        return found or environment.read_bytes()
     except OSError:
         return b""
-    return found
 
 
 def _is_in_exec(pid: int) -> bool:

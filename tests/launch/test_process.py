@@ -124,6 +124,22 @@ def test_a_process_is_found_by_its_marker_from_its_first_moment_on(
             child.wait()
 
 
+def test_a_process_that_becomes_another_program_between_two_looks_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = tmp_path / "7" / "environ"
+    environ.parent.mkdir()
+    environ.write_bytes(b"")
+
+    def has_just_become_it(pid: int) -> bool:
+        environ.write_bytes(b"A=1\0")
+        return False
+
+    monkeypatch.setattr(process, "PROC", tmp_path)
+    monkeypatch.setattr(process, "_is_in_exec", has_just_become_it)
+    assert process._environment(7) == b"A=1\0"
+
+
 def test_a_start_of_which_only_workers_are_left_is_found_as_a_group(child: Child) -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
