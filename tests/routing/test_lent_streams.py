@@ -4,6 +4,8 @@ import asyncio
 import os
 import random
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +125,23 @@ class EndsAtOnce(Steps):
         await wire.send(b"".join(map(frame, last)) + b"0\r\n\r\n")
 
 
-async def whole_but_for_its_end(place: Site, client: Client, steps: EndsAtOnce) -> None:
+@asynccontextmanager
+async def whole_but_for_its_end(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Site, Client, Crowd]]:
     """The client has all tokens, and the pump's word that it has them waits for others' beginnings."""
-    await lent(place, client, steps)
-    steps.end()
-    while b'"finish_reason":"stop"' not in await client.chunk():
-        pass
+    steps = EndsAtOnce()
+    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+        crowd = Crowd(place, monkeypatch)
+        await lent(place, client, steps)
+        steps.end()
+        while b'"finish_reason":"stop"' not in await client.chunk():
+            pass
+        yield place, client, crowd
 
 
 async def test_an_answer_whose_tokens_are_all_there_ends_when_nobody_waits_to_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    steps = EndsAtOnce()
-    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
-        crowd = Crowd(place, monkeypatch)
-        await whole_but_for_its_end(place, client, steps)
+    async with whole_but_for_its_end(monkeypatch) as (place, client, crowd):
         assert place.router.pump.lent == 1
         crowd.leave()
         assert (await client.chunk()) == b"data: [DONE]\n\n"
@@ -148,10 +152,7 @@ async def test_an_answer_whose_tokens_are_all_there_ends_when_nobody_waits_to_be
 async def test_a_client_that_leaves_while_its_answers_end_waits_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    steps = EndsAtOnce()
-    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
-        crowd = Crowd(place, monkeypatch)
-        await whole_but_for_its_end(place, client, steps)
+    async with whole_but_for_its_end(monkeypatch) as (place, client, crowd):
         client.writer.close()
         record = await place.record()
         crowd.leave()
