@@ -16,17 +16,19 @@ class Turnstile:
 
     A request that arrives alone begins at once.
 
-    The end of an answer whose last token has gone out waits until none wants to begin: who has all tokens sees no
-    difference, who waits for the first one does.
+    The end of an answer whose last token has gone out waits until none wants to begin, and goes in a turn of its own:
+    who has all tokens sees no difference, who waits for the first one does.
     """
 
-    __slots__ = ("_ends", "_loop", "_queue", "_turning")
+    __slots__ = ("_ends", "_has_begun", "_loop", "_queue", "_turning")
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], None]] = deque()
         self._ends: deque[tuple[float, Callable[[], None]]] = deque()
         """And when, on the monotonic clock, they have waited long enough."""
         self._turning = False
+        self._has_begun = False
+        """A request did in this turn."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -38,29 +40,32 @@ class Turnstile:
 
     def enter(self, begin: Callable[[], None]) -> None:
         """Calls `begin` now when nobody came in this turn, else in one of the next turns, first come first served."""
-        if self._turning:
+        if self._has_begun or self._queue:
             self._queue.append(begin)
             return
-        self._turning = True
-        self.loop.call_soon(self._turn)
+        self._has_begun = True
+        self._keep_turning()
         begin()
 
     def leave(self, end: Callable[[], None]) -> None:
-        """Calls `end` now when nobody waits to begin, else as soon as that is so, or its patience is over."""
-        if self._queue:
-            self._ends.append((time.monotonic() + PATIENCE_S, end))
-        else:
-            end()
+        """Calls `end` in a turn in which nobody waits to begin, or when its patience is over."""
+        self._ends.append((time.monotonic() + PATIENCE_S, end))
+        self._keep_turning()
+
+    def _keep_turning(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         ends, queue = self._ends, self._queue
-        if not queue and not ends:
-            self._turning = False
-            return
-        self.loop.call_soon(self._turn)
+        self._turning = self._has_begun = False
         if ends and (not queue or ends[0][0] <= time.monotonic()):
+            self._keep_turning()
             ends.popleft()[1]()
-        else:
+        elif queue:
+            self._has_begun = True
+            self._keep_turning()
             queue.popleft()()
 
     def __len__(self) -> int:

@@ -65,11 +65,26 @@ async def test_what_a_beginning_raises_does_not_hold_up_the_others() -> None:
     assert len(failures) == 1
 
 
-async def test_an_end_that_keeps_nobody_waiting_happens_at_once() -> None:
+async def test_ends_go_one_per_turn() -> None:
     turnstile, seen = Turnstile(), list[str]()
+    for name in ("an end", "another", "the last"):
+        turnstile.leave(lambda name=name: seen.append(name))  # type: ignore[misc]
+    counts = []
+    for _ in range(4):
+        counts.append(len(seen))
+        await turns(1)
+    assert counts == [0, 1, 2, 3]
+    assert seen == ["an end", "another", "the last"]
+
+
+async def test_a_request_that_comes_while_ends_wait_begins_at_once() -> None:
+    turnstile, seen = Turnstile(), list[str]()
+    for name in ("an end", "another"):
+        turnstile.leave(lambda name=name: seen.append(name))  # type: ignore[misc]
+    await turns(1)
     turnstile.enter(lambda: seen.append("a request"))
-    turnstile.leave(lambda: seen.append("an end"))
-    assert seen == ["a request", "an end"]
+    await turns(3)
+    assert seen == ["an end", "a request", "another"]
 
 
 async def test_ends_wait_for_requests_that_want_to_begin_and_then_come_in_order() -> None:
