@@ -25,6 +25,7 @@ class DirectReply:
     __slots__ = (
         "_begun",
         "_chunked",
+        "_is_read",
         "_parts",
         "_protocol",
         "_request",
@@ -58,6 +59,7 @@ class DirectReply:
         self._size = 0
         self._chunked = False
         self._begun = False
+        self._is_read = False
         self._unsent: list[bytes] = []
 
     # Reading
@@ -79,6 +81,7 @@ class DirectReply:
         self.begin()
 
     def end_of_body(self) -> None:
+        self._is_read = True
         if self.response_complete:
             self._transport.close()
         else:
@@ -145,7 +148,7 @@ class DirectReply:
             self._unsent.append(LAST_CHUNK)
         self.flush()
         self.response_complete = True
-        if self._request.too_large:
+        if self._request.too_large and not self._is_read:
             self._protocol.loop.call_later(LINGER_S, self._transport.close)
         elif not self.keep_alive:
             self._transport.close()

@@ -40,6 +40,8 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         url, headers, self._url, self._headers = self._url, self._headers, b"", []  # A stream need not hold them.
         protocol = self._protocol
+        if protocol.transport.is_closing():
+            return  # The request before it was refused, and said that the connection ends.
         target, _, query = url.partition(b"?")
         path = target.decode("latin-1")
         length = _declared_length(headers)

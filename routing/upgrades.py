@@ -17,6 +17,12 @@ class IgnoresUpgrades(HttpToolsProtocol):
 
     _is_offered = False
 
+    def _get_upgrade(self) -> bytes | None:
+        """uvicorn asks the last of several Connection headers; each may name the offer."""
+        offers = [value.lower() for name, value in self.headers if name == b"upgrade"]
+        is_meant = b"upgrade" in map(bytes.lower, _connection_options(self.headers))
+        return offers[-1] if offers and is_meant else None
+
     def on_headers_complete(self) -> None:
         self._is_offered = (
             self.parser.should_upgrade() and self._get_upgrade() is not None and not self._should_upgrade()
@@ -75,6 +81,9 @@ def lenient_parser(callbacks: object) -> httptools.HttpRequestParser:
 
 def _without_offer(headers: Headers) -> Headers:
     kept = [(name, value) for name, value in headers if name not in (*OF_THE_OFFER, b"connection")]
-    options = [option.strip() for name, value in headers if name == b"connection" for option in value.split(b",")]
-    left = [option for option in options if option.lower() not in OF_THE_OFFER]
+    left = [option for option in _connection_options(headers) if option.lower() not in OF_THE_OFFER]
     return [*kept, (b"connection", b", ".join(left))] if left else kept
+
+
+def _connection_options(headers: Headers) -> list[bytes]:
+    return [option.strip() for name, value in headers if name == b"connection" for option in value.split(b",")]

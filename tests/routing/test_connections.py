@@ -234,6 +234,25 @@ async def test_a_chunked_body_over_the_limit_is_a_413_as_well() -> None:
         assert (await client.answer()).status == 413
 
 
+@pytest.mark.parametrize("sent_late", [0, 1000], ids=["sent at once", "refused while it is sent"])
+async def test_a_request_behind_one_that_was_refused_for_its_length_is_not_served(sent_late: int) -> None:
+    async with site({"N1": streams()}, max_body_bytes=1000) as place, Client(place.port) as client:
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n"
+        body = json.dumps(chat_body()).encode()
+        data = head.format(2000).encode() + b"x" * 2000
+        behind = head.format(len(body)).encode() + body
+        client.writer.write(data[: len(data) - sent_late])
+        if not sent_late:
+            client.writer.write(behind)
+        assert (await client.answer()).status == 413
+        if sent_late:
+            client.writer.write(data[-sent_late:] + behind)
+        assert await client.reader.read() == b""
+        records = await place.records.wait(1)
+    assert [record.status for record in records] == [413]
+    assert not place["N1"].seen
+
+
 async def test_a_server_without_its_port_yet_is_reached_once_it_listens() -> None:
     async with site({"N1": streams()}, Policy(retries=0)) as place:
         engine = place["N1"]

@@ -56,6 +56,15 @@ async def test_many_that_are_sent_at_once_are_answered_one_after_the_other(place
             assert (await client.answer()).status == 200
 
 
+@pytest.mark.parametrize("other", ["keep-alive", "HTTP2-Settings"])
+async def test_the_offer_may_stand_in_one_of_several_connection_headers(place: Site, other: str) -> None:
+    data = offering(json.dumps(chat_body()).encode(), Connection="Upgrade")
+    async with Client(place.port) as client:
+        client.writer.write(data.replace(b"Upgrade: h2c", b"Connection: " + other.encode() + b"\r\nUpgrade: h2c"))
+        assert (await client.answer()).status == 200
+    assert place["D1"].seen[0].body["messages"] == chat_body()["messages"]
+
+
 async def test_a_chunked_body_is_read(place: Site) -> None:
     body = json.dumps(chat_body()).encode()
     head = offering(b"").replace(b"content-length: 0", b"transfer-encoding: chunked")
