@@ -27,7 +27,7 @@ from routing.summed import pack, render
 from routing.table import Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 from routing.tuning import tune_process
 from routing.uvicorn_protocol import protocol_for
-from routing.workers import DEFAULT_WORKERS, Parent, Place, WorkerServer
+from routing.workers import DEFAULT_STUCK_S, DEFAULT_WORKERS, Parent, Place, WorkerServer
 
 logger = logging.getLogger(__name__)
 RETRY_CARDS_S = 1.0
@@ -35,6 +35,7 @@ HEALTH = ("/healthz", "/health")
 """The second as an engine names it: clients made for engines ask there first."""
 MIB = 2**20
 MOST_WORKERS = 256
+MOST_STUCK_S = 86_400
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +78,9 @@ def serve_together(args: argparse.Namespace) -> int:
     except CannotListen as error:
         raise SystemExit(str(error)) from error
     tune_process()
-    parent = Parent(args.workers, [server.id for server in servers], port, partial(serve, args), args.shutdown_timeout)
+    names = [server.id for server in servers]
+    limits = {"shutdown_s": args.shutdown_timeout, "stuck_s": args.stuck_timeout}
+    parent = Parent(args.workers, names, port, partial(serve, args), **limits)
     logger.info("listening on http://%s:%d with %d workers", args.host, port.number, args.workers)
     return parent.run()
 
@@ -103,6 +106,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", action="append", default=[], metavar="NAME=VALUE", help=_policy_help())
     parser.add_argument("--max-body-mib", type=int, default=64)
     parser.add_argument("--shutdown-timeout", type=int, default=30, metavar="S", help="for running streams, at the end")
+    parser.add_argument(
+        "--stuck-timeout",
+        type=_whole(2, MOST_STUCK_S),
+        default=DEFAULT_STUCK_S,
+        metavar="S",
+        help="a worker process that stands still for so long is killed and started again; 30 unless given",
+    )
     parser.add_argument("--log-level", default="warning")
     args = parser.parse_args(argv)
     if not (args.prefill or args.decode or args.plain):

@@ -1,7 +1,8 @@
 """Several worker processes of one router on one port.
 
 The parent forks them when all is imported and does nothing then but watch: it starts a worker again that died, passes
-on the signal to end, and waits. When it is killed itself, the workers see the end of a pipe and leave as if asked to.
+on the signal to end, kills one whose event loop stands still, and waits. When it is killed itself, the workers see the
+end of a pipe and leave as if asked to.
 
 Every worker has its own event loop, connections to servers, circuits and retry budget. They choose by the loads of all
 of them and know each other's sessions, prompts and stored responses (`routing.shared`); `/metrics` of any is the sum
@@ -24,7 +25,7 @@ import uvicorn.loops.uvloop  # uvicorn would load both later, and each worker a 
 
 from routing.colleagues import Inbox, make_inboxes
 from routing.listening import Port
-from routing.shared import Seat, Shared
+from routing.shared import Seat, Shared, shared_words
 
 logger = logging.getLogger(__name__)
 USABLE_CORES = len(os.sched_getaffinity(0))
@@ -35,6 +36,12 @@ LONGEST_PAUSE_S = 10.0
 YOUNG_S = 10.0
 OVERTIME_S = 5.0
 """How much longer than it may take to end a worker is waited for before it is killed."""
+BEAT_S = 0.5
+"""How often a worker shows that its event loop turns."""
+DEFAULT_STUCK_S = 30.0
+LOOKS = 6
+"""In a row that must find a worker unmoved. They are counted, not the time between them: when the whole machine stood
+still, no worker is to blame."""
 WATCHED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
 
 
@@ -48,6 +55,8 @@ class Place:
     inboxes: Sequence[Inbox]
     parent: int
     """A descriptor that ends when the parent does."""
+    pulses: "memoryview[int]"
+    """One word per worker, in which it counts; the parent reads them."""
     sockets: list[socket.socket]
 
 
@@ -61,7 +70,12 @@ class WorkerServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().add_reader(self._place.parent, self._parent_gone)
+        self._beat()
         await super().startup(sockets)
+
+    def _beat(self) -> None:
+        self._place.pulses[self._place.number] += 1
+        asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def _parent_gone(self) -> None:
         asyncio.get_running_loop().remove_reader(self._place.parent)
@@ -81,21 +95,35 @@ class Worker:
     pause_s: float = 0.0
     start_at: float = 0.0
     """When it is to be started, while it does not run."""
+    pulse: int = 0
+    unmoved: int = 0
+    """Looks in a row that found it so."""
 
 
 class Parent:
     """Makes what the workers share, and keeps them running. Makes no thread, for a fork would not take it along."""
 
     def __init__(
-        self, count: int, server_ids: Sequence[str], port: Port, serve: Callable[[Place], None], shutdown_s: float
+        self,
+        count: int,
+        server_ids: Sequence[str],
+        port: Port,
+        serve: Callable[[Place], None],
+        *,
+        shutdown_s: float,
+        stuck_s: float,
     ) -> None:
-        """`serve` runs in the worker; it returns when that is to end, which may take `shutdown_s`."""
+        """`serve` runs in the worker; it returns when that is to end, which may take `shutdown_s`. A worker whose event
+        loop stands still for `stuck_s` is killed."""
         self._workers = [Worker(number) for number in range(count)]
         self._shared = Shared(server_ids, count)
         self._inboxes = make_inboxes(count)
         self._port = port
         self._serve = serve
         self._shutdown_s = shutdown_s
+        self._pulses = shared_words(count)
+        self._look_every_s = stuck_s / LOOKS
+        self._look_at = time.monotonic() + self._look_every_s
         self._life, self._my_life = os.pipe()
         self._mask: set[signal.Signals] = set()
         self._kill_at: float | None = None
@@ -114,6 +142,7 @@ class Parent:
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()
             self._bury()
+            self._look()
         return self._status
 
     def _running(self) -> list[Worker]:
@@ -122,9 +151,22 @@ class Parent:
     def _wait_s(self) -> float:
         now = time.monotonic()
         moments = [worker.start_at for worker in self._workers if worker.pid is None and self._kill_at is None]
-        if self._kill_at is not None:
-            moments.append(self._kill_at)
-        return max(0.0, min(moments, default=now + 60.0) - now)
+        moments.append(self._look_at if self._kill_at is None else self._kill_at)
+        return max(0.0, min(moments) - now)
+
+    def _look(self) -> None:
+        if self._kill_at is not None or time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + self._look_every_s
+        for worker in self._running():
+            pulse = self._pulses[worker.number]
+            worker.unmoved = worker.unmoved + 1 if pulse == worker.pulse else 0
+            worker.pulse = pulse
+            if worker.unmoved >= LOOKS:
+                assert worker.pid is not None
+                stood_s = LOOKS * self._look_every_s
+                logger.error("worker %d (process %d) stood still for %g s", worker.number + 1, worker.pid, stood_s)
+                os.kill(worker.pid, signal.SIGKILL)
 
     # Starting
 
@@ -135,7 +177,7 @@ class Parent:
                 self._start(worker)
 
     def _start(self, worker: Worker) -> None:
-        worker.started_at = time.monotonic()
+        worker.started_at, worker.unmoved = time.monotonic(), 0
         self._shared.clear(worker.number)
         try:
             worker.pid = os.fork()
@@ -154,7 +196,7 @@ class Parent:
             os.close(self._my_life)
             sockets = self._port.sockets()
             self._port.close()
-            self._serve(Place(number, self._shared.seat(number), self._inboxes, self._life, sockets))
+            self._serve(Place(number, self._shared.seat(number), self._inboxes, self._life, self._pulses, sockets))
             status = 0
         except SystemExit as leaving:
             if isinstance(leaving.code, int):

@@ -61,6 +61,33 @@ async def test_a_worker_that_dies_is_replaced_while_streams_of_the_others_run_on
         assert b"[DONE]" in await rest(stream)
 
 
+async def test_a_worker_that_stands_still_is_replaced_while_streams_of_the_others_run_on() -> None:
+    held = Held()
+    async with crew_before({"N1": held}, "--stuck-timeout", "3") as (made, _):
+        stuck, left = made.workers()
+        stream = await made.at(left)
+        await begin(stream)
+        psutil.Process(stuck).suspend()
+        await until(lambda: stuck not in made.workers())
+        await made.all_serve(2)
+        assert left in made.workers()
+        held.go.set()
+        assert b"[DONE]" in await rest(stream)
+
+
+async def test_a_router_that_stood_still_as_a_whole_keeps_its_workers() -> None:
+    async with crew(*NOBODY, "--stuck-timeout", "3") as made:
+        workers = made.workers()
+        stopped = [psutil.Process(pid) for pid in (made.process.pid, *workers)]
+        for process in stopped:
+            process.suspend()
+        await asyncio.sleep(4)
+        for process in stopped:
+            process.resume()
+        await asyncio.sleep(1)
+        assert made.workers() == workers
+
+
 async def test_what_a_dead_worker_had_under_way_takes_no_place_any_more() -> None:
     held = Held()
     async with crew_before({"N1": held}, "--policy", "max_connections_per_server=2") as (made, _):
