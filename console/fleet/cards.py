@@ -138,6 +138,8 @@ def degradations(server: Server) -> list[Degradation]:
         found.append(Degradation(code="kv_not_transferred", text=server.kv_watch["text"]))
     if server.state == S.FAILED and server.leftover_pids:
         found.append(Degradation(code="left_behind", text=_left_behind(server)))
+    if server.state == S.READY and server.runs_older_settings:
+        found.append(Degradation(code="older_settings", text=_older_settings(server)))
     silent_s = observed.get("log_silent_s") or 0.0
     if server.state in (S.STARTING, S.LOADING) and silent_s > SILENT_LOG_AFTER_S:
         text = f"No log line for {silent_s / 60:.0f} minutes. It may be loading still; read its log before you stop it."
@@ -152,6 +154,13 @@ def _left_behind(server: Server) -> str:
     return (
         f"Processes of it still run on {server.own_host.name} (pid {pids}) and hold its GPU. "
         "If they stay, press Stop to end them, then press Start."
+    )
+
+
+def _older_settings(server: Server) -> str:
+    return (
+        f"It runs on the settings of revision {server.revision}; the deployment is at {server.deployment.revision}. "
+        "Stop it and start it again to take them over."
     )
 
 
@@ -173,8 +182,19 @@ def _pair_degradations(server: Server) -> list[Degradation]:
         if peer.state != S.READY or (pair.state == PairState.VERIFIED and pair.is_current):
             continue
         if pair.is_current and pair.state == PairState.FAILED:
-            text = f"No traffic with {peer.name}: {pair.reason} Tried again by itself; restarting {peer.name} may help."
+            text = f"No traffic with {peer.name}: {pair.reason} {_pair_advice(server, peer)}"
             found.append(Degradation(code="pair_failed", text=text))
         else:
             found.append(Degradation(code="pair_unverified", text=f"Not yet verified with {peer.name}."))
     return found
+
+
+def _pair_advice(server: Server, peer: Server) -> str:
+    """Names the one that still runs on old settings; `peer` comes without its deployment, which is the same."""
+    latest = server.deployment.revision
+    behind = [one.name for one in (server, peer) if one.revision is not None and one.revision < latest]
+    if len(behind) == 2:
+        return f"{' and '.join(behind)} run on older settings: stop both and start them again."
+    if behind:
+        return f"{behind[0]} runs on older settings: stop it and start it again."
+    return f"Tried again by itself; restarting {peer.name} may help."

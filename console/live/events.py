@@ -11,7 +11,14 @@ class Degradation(TypedDict):
     """Shown beside a server's state, never instead of it."""
 
     code: Literal[
-        "pair_unverified", "pair_failed", "kv_not_transferred", "circuit_open", "silent_log", "unhealthy", "left_behind"
+        "pair_unverified",
+        "pair_failed",
+        "kv_not_transferred",
+        "circuit_open",
+        "silent_log",
+        "unhealthy",
+        "left_behind",
+        "older_settings",
     ]
     text: str
 

@@ -1,13 +1,15 @@
 """Tells the browsers of every change to a server or a move, once it is committed."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.db import transaction
 from django.dispatch import receiver
 
 from console.fleet import cards, signals
-from console.fleet.models import Move, Pair, Server
+from console.fleet.models import Deployment, Move, Pair, Server
+from console.fleet.states import ServerState
 from console.gateway import loads
 from console.live import bus
 from console.live.events import MoveEvent, ServerEvent, ServerRemovedEvent
@@ -21,6 +23,14 @@ def _after_commit(publish: Callable[[], None]) -> None:
 @receiver(signals.server_changed)
 def on_server(server: Server, **_: Any) -> None:
     _after_commit(lambda: tell_server(server.pk))
+
+
+@receiver(signals.deployment_changed)
+def on_deployment(deployment: Deployment, **_: Any) -> None:
+    """Cards of servers that run on older settings say so."""
+    behind = deployment.servers.filter(state=ServerState.READY, revision__lt=deployment.revision)
+    for server_id in behind.values_list("pk", flat=True):
+        _after_commit(partial(tell_server, server_id))
 
 
 @receiver(signals.pair_changed)

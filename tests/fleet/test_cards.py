@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from console.fleet import cards
-from console.fleet.models import Pair, Server
+from console.fleet.models import Deployment, Pair, Server
 from console.fleet.states import PairState, ServerRole, ServerState
 from console.gateway.loads import RouterLoad
 from tests.factories import make_deployment, make_host, make_server
@@ -132,6 +132,43 @@ def test_a_failed_pair_shows_on_both_cards_with_its_reason() -> None:
     pair = make_pair(PairState.FAILED, reason="no blocks came.")
     assert codes(pair.prefill) == codes(pair.decode) == ["pair_failed"]
     assert "no blocks came." in cards.degradations(pair.decode)[0]["text"]
+
+
+def make_pair_at_revisions(prefill: int, decode: int, deployment: int) -> Pair:
+    pair = make_pair(PairState.FAILED, reason="their context length differs (32768 and 16384).")
+    Server.objects.filter(pk=pair.prefill_id).update(revision=prefill)
+    Server.objects.filter(pk=pair.decode_id).update(revision=decode)
+    Deployment.objects.update(revision=deployment)
+    return Pair.objects.get(pk=pair.pk)
+
+
+def pair_text(server: Server) -> str:
+    return next(note["text"] for note in cards.degradations(server) if note["code"] == "pair_failed")
+
+
+def test_a_refused_pair_names_the_server_that_runs_on_older_settings_on_both_cards() -> None:
+    pair = make_pair_at_revisions(prefill=1, decode=2, deployment=2)
+    advice = f"{pair.prefill.name} runs on older settings: stop it and start it again."
+    assert pair_text(pair.prefill).endswith(advice)
+    assert pair_text(pair.decode).endswith(advice)
+
+
+def test_a_refused_pair_names_both_when_both_run_on_older_settings() -> None:
+    pair = make_pair_at_revisions(prefill=1, decode=2, deployment=3)
+    assert f"{pair.prefill.name} and {pair.decode.name} run on older settings" in pair_text(pair.prefill)
+
+
+def test_a_refused_pair_of_present_settings_may_be_helped_by_a_restart_of_the_other() -> None:
+    pair = make_pair_at_revisions(prefill=2, decode=2, deployment=2)
+    assert f"restarting {pair.decode.name} may help" in pair_text(pair.prefill)
+
+
+def test_a_server_on_older_settings_than_its_deployment_says_so() -> None:
+    server = make_server(state=S.READY, deployment=make_deployment(revision=3), revision=2)
+    [note] = cards.degradations(server)
+    assert note["code"] == "older_settings"
+    assert "revision 2; the deployment is at 3" in note["text"]
+    assert codes(make_server(state=S.READY, deployment=make_deployment(revision=3), revision=3)) == []
 
 
 def test_a_verified_pair_of_earlier_starts_counts_as_unverified() -> None:

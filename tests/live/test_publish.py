@@ -83,3 +83,13 @@ def test_the_change_stands_when_telling_fails(settings: Settings) -> None:
     server = make_server(state=ServerState.READY)
     assert server.transition(ServerState.DRAINING)
     assert Server.objects.get(pk=server.pk).state == ServerState.DRAINING
+
+
+def test_new_settings_publish_the_cards_of_the_servers_that_run_on_older_ones(valkey: "redis.Redis") -> None:
+    deployment = make_deployment(revision=2)
+    behind = make_server(state=ServerState.READY, deployment=deployment, revision=1)
+    make_server(state=ServerState.READY, deployment=deployment, revision=2)
+    signals.deployment_changed.send(sender=type(deployment), deployment=deployment)
+    [(_, event)] = told(valkey)
+    assert event["server"]["id"] == behind.pk
+    assert event["server"]["degradations"][0]["code"] == "older_settings"

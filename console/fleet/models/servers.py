@@ -162,6 +162,11 @@ class Server(models.Model):
         return self.state in AT_REST
 
     @property
+    def runs_older_settings(self) -> bool:
+        """Of an older revision than its deployment's; never of an adopted server, whose settings are not ours."""
+        return self.revision is not None and self.revision < self.deployment.revision
+
+    @property
     def leftover_pids(self) -> list[int]:
         """Processes of its last start that outlived the main process, as last reported."""
         if self.observed.get("alive") or self.observed.get("generation") != self.generation:
