@@ -27,6 +27,14 @@ def test_every_make_target_that_it_names_is_there() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+@pytest.mark.parametrize("document", ["README.md", "docs/hosts.md"])
+def test_commands_to_copy_name_the_python_that_make_install_makes(document: str) -> None:
+    """Of the console's own machine: `make install` leaves the system's `python`, if there is one, without Django."""
+    lines = re.findall(r"^ {4,}(\S*python manage\.py (?!agent).*)", (ROOT / document).read_text(), re.MULTILINE)
+    assert lines
+    assert [line for line in lines if not line.startswith(".venv/bin/python ")] == []
+
+
 LINK = re.compile(r"""(?:\]\(|src="|srcset=")(?!http)([^)"#]+)""")
 
 
