@@ -30,6 +30,9 @@ const place = (card, role, name) => {
   home.insertBefore(card, after ?? null);
 };
 
+// Why it failed stands in a line of its own below.
+const stateWord = (server) => (server.state === "failed" && server.failure.message ? "Failed" : server.state_text);
+
 export const fill = (server) => {
   const card = cardOf(server.id) ?? make(server.id);
   Object.assign(card.dataset, {
@@ -39,7 +42,7 @@ export const fill = (server) => {
   const state = find(card, "state_text");
   state.dataset.state = server.state;
   state.title = server.state_text;
-  put(card, "state_text", server.state_text);
+  put(card, "state_text", stateWord(server));
   put(card, "name", server.name);
   put(card, "place", server.adopted ? `not ours to stop · ${server.url}` : `${server.host} · ${gpus(server.gpus)}`);
   fillLoad(server);

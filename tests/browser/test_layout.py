@@ -1,0 +1,33 @@
+"""Text keeps inside its box, and what stands side by side is in line, at the width of a small screen."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+LONG_STATE = "Unreachable: host this-machine stopped reporting; it was ready and may well go on, as far as one can tell"
+
+
+@pytest.fixture
+def small(page: Page) -> Page:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    return page
+
+
+def sides(page: Page, selector: str) -> list[dict[str, Any]]:
+    """Where each element stands."""
+    found: list[dict[str, Any]] = page.locator(selector).evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect().toJSON())"
+    )
+    assert found, selector
+    return found
+
+
+def test_a_long_state_is_broken_into_lines_inside_its_box(small: Page) -> None:
+    small.goto("/servers/1/")
+    state = small.locator(".facts .state").first
+    expect(state).to_be_visible()
+    state.evaluate("(state, text) => { state.textContent = text; }", LONG_STATE)
+    (box,) = sides(small, "[aria-label=State]")
+    assert state.evaluate("state => state.getBoundingClientRect().right") < box["right"]
