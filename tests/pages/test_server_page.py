@@ -77,6 +77,35 @@ def test_a_pair_of_an_earlier_start_is_not_called_verified(fleet: Fleet, viewer:
     assert "Not verified since its start" in page
 
 
+def make_verified(fleet: Fleet) -> None:
+    Pair.objects.create(
+        prefill=fleet.prefill,
+        decode=fleet.decode,
+        prefill_generation=1,
+        decode_generation=1,
+        state=PairState.VERIFIED,
+    )
+
+
+@pytest.mark.parametrize("state", [ServerState.STOPPED, ServerState.FAILED, ServerState.DRAINING])
+def test_pairs_of_a_server_out_of_traffic_are_not_called_verified(
+    state: ServerState, fleet: Fleet, viewer: Client
+) -> None:
+    make_verified(fleet)
+    Server.objects.filter(pk=fleet.prefill.pk).update(state=state)
+    own, of_peer = (viewer.get(address(server)).text for server in (fleet.prefill, fleet.decode))
+    for page in (own, of_peer):
+        assert f"No traffic: chat-1 is {state}" in page
+        assert ">Verified</span>" not in page
+    assert f"none of them gets traffic while it is {state}" in own
+    assert "only verified pairs get traffic" in of_peer
+
+
+def test_a_verified_pair_of_ready_servers_is_called_so(fleet: Fleet, viewer: Client) -> None:
+    make_verified(fleet)
+    assert ">Verified</span>" in viewer.get(address(fleet.prefill)).text
+
+
 def test_the_region_asks_for_the_whole_page_after_a_new_start(fleet: Fleet, viewer: Client) -> None:
     same = viewer.get(address(fleet.prefill), {"generation": "1"}, headers=REGION)
     other = viewer.get(address(fleet.prefill), {"generation": "0"}, headers=REGION)

@@ -7,12 +7,14 @@ from console.fleet import drills, starting
 from console.fleet.cards import PHASE_WORDS, server_card
 from console.fleet.models import Pair, Server
 from console.fleet.pages.pairs import SAMPLE_PROMPT_TOKENS
-from console.fleet.states import ServerRole
+from console.fleet.states import PairState, ServerRole, ServerState
 from console.gateway import loads
 from console.launch import command
 from console.launch.contracts import Phase
 
 MOVES_SHOWN = 10
+MAY_PAIR = (ServerState.VERIFYING, ServerState.READY)
+"""What was tried of a pair holds while both of it are in one of these."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,14 @@ class PhaseStep:
 
 @dataclass(frozen=True)
 class PairRow:
-    """`ms_for_prompt`: about how long the KV of a prompt of `SAMPLE_PROMPT_TOKENS` takes."""
+    """`words` tell what holds now; `kind` is their colour. `ms_for_prompt`: about how long the KV of a prompt of
+    `SAMPLE_PROMPT_TOKENS` takes.
+    """
 
     pair: Pair
     peer: Server
+    words: str
+    kind: str
     ms_for_prompt: float | None
 
 
@@ -40,6 +46,7 @@ def details(server: Server) -> dict[str, Any]:
         "phases": phases(server),
         "shell": command.shell_text(server.launch_spec) if server.launch_spec else "",
         "pairs": pairs(server),
+        "may_pair": server.state in MAY_PAIR,
         "moves": list(server.moves.select_related("server", "deployment")[:MOVES_SHOWN]),
         "gpus": list(server.host.gpus.filter(index__in=server.gpu_indexes)) if server.host else [],
         "observed": server.observed,
@@ -79,9 +86,21 @@ def pairs(server: Server) -> list[PairRow]:
         prefill__role=ServerRole.PREFILL, decode__role=ServerRole.DECODE
     )
     if server.role == ServerRole.PREFILL:
-        return [_pair_row(pair, pair.decode) for pair in found.filter(prefill=server)]
-    return [_pair_row(pair, pair.prefill) for pair in found.filter(decode=server)]
+        return [_pair_row(pair, server, pair.decode) for pair in found.filter(prefill=server)]
+    return [_pair_row(pair, server, pair.prefill) for pair in found.filter(decode=server)]
 
 
-def _pair_row(pair: Pair, peer: Server) -> PairRow:
-    return PairRow(pair, peer, pair.transfer_ms_for(SAMPLE_PROMPT_TOKENS))
+def _pair_row(pair: Pair, server: Server, peer: Server) -> PairRow:
+    words, kind = _standing(pair, server, peer)
+    return PairRow(pair, peer, words, kind, pair.transfer_ms_for(SAMPLE_PROMPT_TOKENS))
+
+
+def _standing(pair: Pair, server: Server, peer: Server) -> tuple[str, str]:
+    """A pair that was verified keeps that row while one of the two rests, but holds no longer."""
+    idle = next((one for one in (server, peer) if one.state not in MAY_PAIR), None)
+    if idle is not None:
+        return f"No traffic: {idle.name} is {idle.get_state_display().lower()}", "rest"
+    if not pair.is_current:
+        return "Not verified since its start", "rest"
+    kind = {PairState.VERIFIED: "good", PairState.FAILED: "bad"}.get(PairState(pair.state), "rest")
+    return pair.get_state_display(), kind
