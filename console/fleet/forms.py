@@ -5,6 +5,7 @@ import uuid
 from typing import Any, cast
 
 from django import forms
+from django.forms.widgets import Input
 
 from console.fleet.deployments import DeploymentData
 from console.fleet.errors import FleetError
@@ -29,11 +30,11 @@ class PageForm(forms.Form):
 
 
 def _dress(widget: forms.Widget) -> None:
-    if isinstance(widget, forms.RadioSelect):
+    if isinstance(widget, forms.HiddenInput | forms.CheckboxInput | forms.RadioSelect | forms.CheckboxSelectMultiple):
         return
     if isinstance(widget, forms.Select):
         widget.attrs.setdefault("class", SELECT)
-    elif isinstance(widget, forms.TextInput | forms.Textarea | forms.NumberInput):
+    elif isinstance(widget, Input | forms.Textarea):
         widget.attrs.setdefault("class", CONTROL)
 
 
