@@ -64,7 +64,13 @@ def check_role(deployment: Deployment, role: str) -> None:
 
 
 def check_gpus(host: Host, gpu_indexes: Sequence[int]) -> list[int]:
-    """The indexes in order. Empty is right only on a host without GPUs."""
+    """The indexes in order. Empty is right only on a host that reported, and without GPUs."""
+    if host.last_seen_at is None:
+        raise Invalid(
+            f"Host {host.name} has never reported, so its GPUs and its address are not known. Start its agent on the "
+            "machine (the page Hosts shows the command), or choose another host.",
+            "host",
+        )
     present = set(host.gpus.values_list("index", flat=True))
     if not all(isinstance(index, int) and not isinstance(index, bool) for index in gpu_indexes):
         raise Invalid("Give GPU indexes as whole numbers.", "gpu_indexes")

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from console.fleet.models import Gpu, Host, Server
+from console.fleet.models import Deployment, Engine, Gpu, Host, Server
 from console.fleet.states import ServerRole, ServerState
 from tests.factories import make_host
 from tests.pages.conftest import Fleet
@@ -127,6 +127,56 @@ def test_a_silent_host_is_said_to_be_silent(fleet: Fleet, operator: Client) -> N
 def test_a_host_in_maintenance_is_not_the_first_choice(fleet: Fleet, operator: Client) -> None:
     make_host("aaa", maintenance=True)
     assert "GPUs of gpu01" in operator.get(PAGE).text
+
+
+def make_unknown_host(name: str) -> Host:
+    """Registered, and never heard of since."""
+    return make_host(name, gpus=0, last_seen_at=None, address="", inventory={})
+
+
+def test_the_page_opens_with_a_host_that_reports_and_has_a_free_gpu(fleet: Fleet, operator: Client) -> None:
+    make_unknown_host("aaa")
+    make_host("bbb", last_seen_at=timezone.now() - timedelta(minutes=5))
+    make_host("ccc", gpus=0)
+    assert "GPUs of gpu01" in operator.get(PAGE).text
+
+
+def test_the_page_opens_with_a_host_that_has_the_deployments_engine(fleet: Fleet, operator: Client) -> None:
+    make_host("zzz", inventory={"engines": {"vllm": "0.31.0"}})
+    Deployment.objects.filter(pk=fleet.deployment.pk).update(engine=Engine.VLLM)
+    assert "GPUs of zzz" in operator.get(PAGE).text
+
+
+def test_a_host_that_never_reported_is_said_so_in_place_of_a_command(fleet: Fleet, operator: Client) -> None:
+    make_unknown_host("aaa")
+    page = operator.get(PAGE, chosen(host="aaa", gpu_indexes=[])).text
+    assert "Host aaa has never reported" in page
+    assert "the page Hosts shows the command" in page
+    assert "aaa (never reported)" in page
+    assert "It has none" not in page
+    assert "console.simulator" not in page
+
+
+def test_no_server_is_added_to_a_host_that_never_reported(fleet: Fleet, operator: Client) -> None:
+    make_unknown_host("aaa")
+    answer = operator.post(PAGE, chosen(host="aaa", gpu_indexes=[], add="1"))
+    assert answer.status_code == 400
+    assert "Host aaa has never reported" in answer.text
+    assert Server.objects.count() == 3
+
+
+def test_a_gpu_in_use_is_told_with_the_command(fleet: Fleet, operator: Client) -> None:
+    page = operator.get(PAGE, chosen(gpu_indexes=["0"]), headers=REGION).text
+    assert "GPU 0 is held by chat-1, which is ready. “Add and start” will be refused" in page
+    assert "“Add, start later” works" in page
+    assert "CUDA_VISIBLE_DEVICES=0" in page
+    assert "will be refused" not in operator.get(PAGE, chosen(gpu_indexes=["2"]), headers=REGION).text
+
+
+def test_a_gpu_that_a_process_of_others_holds_is_told_with_the_command(fleet: Fleet, operator: Client) -> None:
+    holders = [{"pid": 4242, "name": "train.py", "memory_mib": 2048}]
+    Gpu.objects.filter(host=fleet.host, index=3).update(holders=holders, simulated=False)
+    assert "GPU 3 is held by train.py (4242). A start fails" in operator.get(PAGE, chosen()).text
 
 
 def test_without_a_host_it_says_what_comes_first(fleet: Fleet, operator: Client) -> None:

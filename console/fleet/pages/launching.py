@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
+from console.fleet import starting
 from console.fleet.errors import FleetError
-from console.fleet.models import Gpu, Host, Server
+from console.fleet.models import Deployment, Engine, Gpu, Host, Server
 from console.launch.contracts import Check
 
 
@@ -38,6 +39,38 @@ def _gpu_choice(gpu: Gpu, servers: list[Server], chosen: bool) -> GpuChoice:
 def a_free_gpu(host: Host | None) -> list[str]:
     """The first one, as a form gives it, so that a form opens with what could be started; empty when all are taken."""
     return [str(item["gpu"].index) for item in gpu_choices(host, []) if item["is_free"]][:1]
+
+
+def best_host(deployment: Deployment) -> Host | None:
+    """The first by name of those that a server could start on now; else the one that lacks the least."""
+    hosts = Host.objects.prefetch_related("gpus", "servers").order_by("name")
+    return min(hosts, key=lambda host: _what_it_lacks(host, deployment), default=None)
+
+
+def _what_it_lacks(host: Host, deployment: Deployment) -> tuple[bool, ...]:
+    """The gravest first; all False for a host that lacks nothing."""
+    reported = host.last_seen_at is not None
+    fits = deployment.engine == Engine.SIMULATED or bool(host.inventory.get("engines", {}).get("vllm"))
+    return not reported, not host.is_reachable, host.maintenance, not fits, not a_free_gpu(host)
+
+
+def taken(host: Host, gpu_indexes: Iterable[int]) -> list[str]:
+    """What a start on these GPUs would meet, one sentence each. A server may be added for them all the same."""
+    wanted = set(gpu_indexes)
+    held = starting.holder_of(host, sorted(wanted))
+    if held is not None:
+        index, server = held
+        return [
+            f"GPU {index} is held by {server.name}, which is {server.state}. “Add and start” will be refused until "
+            f"{server.name} is stopped; “Add, start later” works."
+        ]
+    return [
+        f"GPU {gpu.index} is held by {holder['name'] or 'a process'} ({holder['pid']}). A start fails unless enough of "
+        "its memory is free; end that process first, or choose another GPU."
+        for gpu in host.gpus.all()
+        if gpu.index in wanted and not gpu.simulated
+        for holder in gpu.holders
+    ]
 
 
 def checked(ask: Callable[[], list[Check]]) -> Checked:

@@ -121,7 +121,7 @@ def new(request: HttpRequest, name: str) -> HttpResponse:
     """Shows the exact command of what is chosen so far; sending it adds the server and, if asked, starts it."""
     deployment = get_object_or_404(Deployment, name=name)
     given: QueryDict = request.POST if request.method == "POST" else request.GET
-    host = _chosen_host(given)
+    host = _chosen_host(given, deployment)
     if request.method != "POST":
         if not answers.is_region(request) and "gpu_indexes" not in given:
             given = given.copy()
@@ -181,6 +181,7 @@ def _new_context(deployment: Deployment, host: Host | None, form: ServerForm, gi
         "spec": spec,
         "shell": command.shell_text(spec) if spec else "",
         "problem": problem,
+        "taken": launching.taken(host, spec["gpu_indexes"]) if host and spec else [],
         "checks": _checks(deployment, host, spec) if host and spec and "check" in given else None,
     }
 
@@ -200,11 +201,11 @@ def _checks(deployment: Deployment, host: Host, spec: LaunchSpec) -> launching.C
     return launching.checked(lambda: preflight.run(deployment, host, spec))
 
 
-def _chosen_host(given: QueryDict) -> Host | None:
+def _chosen_host(given: QueryDict, deployment: Deployment) -> Host | None:
     wanted = given.get("host")
     if wanted:
         return Host.objects.filter(name=wanted).first()
-    return Host.objects.order_by("maintenance", "name").first()
+    return launching.best_host(deployment)
 
 
 def _server(server_id: int) -> Server:
