@@ -8,9 +8,9 @@ import argparse
 import asyncio
 import hashlib
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -34,6 +34,8 @@ RETRY_CARDS_S = 1.0
 HEALTH = ("/healthz", "/health")
 """The second as an engine names it: clients made for engines ask there first."""
 MIB = 2**20
+LEVELS = ("critical", "error", "warning", "info", "debug")
+LEVEL_HELP = "what it tells of itself on standard error, info unless given; of single requests it tells nothing"
 MOST_WORKERS = 256
 MOST_STUCK_S = 86_400
 
@@ -42,47 +44,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     logger.info("The router runs %s.", how_it_runs())
-    if args.workers == 1:
-        serve(args)
-        return 0
-    return serve_together(args)
+    servers = servers_of(args)
+    try:
+        port = Port(args.host, args.port)
+    except CannotListen as error:
+        raise SystemExit(str(error)) from error
+    logger.info("listening on %s%s", _url(args.host, port), f" with {args.workers} workers" if args.workers > 1 else "")
+    if args.workers > 1:
+        return serve_together(args, port, [server.id for server in servers])
+    serve(args, port.sockets())
+    return 0
 
 
-def serve(args: argparse.Namespace, place: Place | None = None) -> None:
+def _url(host: str, port: Port) -> str:
+    return f"http://[{host}]:{port.number}" if ":" in host else f"http://{host}:{port.number}"
+
+
+def serve(args: argparse.Namespace, sockets: list[socket.socket], place: Place | None = None) -> None:
     """Returns, or ends with the signal, when it was asked to end. `place`: as one of several workers."""
     app = Alone(args, place)
     tune_process()
     config = uvicorn.Config(
         app,
-        host=args.host,
-        port=args.port,
         http=protocol_for(app.router),
         ws="none",
-        log_level=args.log_level,
+        # Its info is ten lines from each worker, without the address.
+        log_level="warning" if args.log_level == "info" else args.log_level,
         access_log=False,
         lifespan="on",
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=args.shutdown_timeout,
     )
-    if place is None:
-        uvicorn.Server(config).run()
-    else:
-        WorkerServer(config, place).run(sockets=place.sockets)
+    server = uvicorn.Server(config) if place is None else WorkerServer(config, place)
+    server.run(sockets=sockets)
 
 
-def serve_together(args: argparse.Namespace) -> int:
-    servers = servers_of(args)
-    try:
-        port = Port(args.host, args.port)
-    except CannotListen as error:
-        raise SystemExit(str(error)) from error
+def serve_together(args: argparse.Namespace, port: Port, names: list[str]) -> int:
     tune_process()
-    names = [server.id for server in servers]
     limits = {"shutdown_s": args.shutdown_timeout, "stuck_s": args.stuck_timeout}
-    parent = Parent(args.workers, names, port, partial(serve, args), **limits)
-    logger.info("listening on http://%s:%d with %d workers", args.host, port.number, args.workers)
-    return parent.run()
+    return Parent(args.workers, names, port, lambda place: serve(args, place.sockets, place), **limits).run()
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -113,7 +114,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="S",
         help="a worker process that stands still for so long is killed and started again; 30 unless given",
     )
-    parser.add_argument("--log-level", default="warning")
+    parser.add_argument("--log-level", type=str.lower, choices=LEVELS, default="info", help=LEVEL_HELP)
     args = parser.parse_args(argv)
     if not (args.prefill or args.decode or args.plain):
         parser.error("name at least one server: --prefill and --decode, or --plain")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from routing import how_it_runs
 from routing.command import parse, policy_of
 from routing.table import Policy, Timeouts
 from tests.own import held_port
@@ -101,6 +102,37 @@ async def test_it_lets_a_running_stream_end_when_it_is_stopped() -> None:
     client.writer.close()
     assert b"[DONE]" in answer
     await engine.stop()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_it_says_how_it_runs_and_where_it_listens_and_nothing_of_requests(workers: int) -> None:
+    engine = Engine(lists())
+    await engine.start()
+    words = ["--port", "0", "--workers", str(workers), "--plain", engine.url, "--model", "m"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "routing", *words, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(LIMIT_S):
+            told = [(await process.stderr.readline()).decode().strip() for _ in range(2)]
+        port = int(told[1].split("http://127.0.0.1:")[1].split()[0])
+        await eventually(port, "/v1/chat/completions", 200, chat_body())
+    finally:
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(LIMIT_S):
+            _, rest = await process.communicate()
+    with_workers = " with 2 workers" if workers == 2 else ""
+    assert told[0] == f"INFO routing.command: The router runs {how_it_runs()}."
+    assert told[1] == f"INFO routing.command: listening on http://127.0.0.1:{port}{with_workers}"
+    assert rest == b""
+    await engine.stop()
+
+
+def test_a_level_of_logging_that_is_none_is_refused_with_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--plain", "http://127.0.0.1:9", "--log-level", "nonsense"])
+    assert "'critical', 'error', 'warning', 'info', 'debug'" in capsys.readouterr().err
 
 
 def test_settings_are_read_by_name() -> None:

@@ -33,7 +33,7 @@ def clock_file(tree: Path, **environment: str) -> Path:
 
 def log_of_a_start(tree: Path) -> str:
     """Of the router alone, from its start to SIGTERM."""
-    words = ["-m", "routing", "--workers", "1", "--log-level", "info", "--port", "0", "--plain", "http://127.0.0.1:9"]
+    words = ["-m", "routing", "--workers", "1", "--port", "0", "--plain", "http://127.0.0.1:9"]
     plain = {name: value for name, value in os.environ.items() if name != routing.PLAIN_ENVIRONMENT}
     process = subprocess.Popen([sys.executable, *words], cwd=tree, env=plain, stderr=subprocess.PIPE, text=True)
     log = ""
@@ -41,7 +41,7 @@ def log_of_a_start(tree: Path) -> str:
     with process, process.stderr:
         for line in process.stderr:
             log += line
-            if "running on" in line:
+            if "listening on" in line:
                 process.terminate()
     return log
 

@@ -179,11 +179,9 @@ async def test_a_port_that_is_taken_is_named(workers: int) -> None:
     async with crew(*NOBODY) as made:
         ended = await asyncio.to_thread(ended_soon, *command(made.port, *NOBODY, workers=workers))
         assert ended.returncode != 0
-        assert str(made.port) in ended.stderr
-        assert (await ask(made.port, "GET", "/healthz")).status == 200
-    if workers > 1:
         assert f"Port {made.port} of 127.0.0.1 is taken by another process" in ended.stderr
         assert "Traceback" not in ended.stderr
+        assert (await ask(made.port, "GET", "/healthz")).status == 200
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", "100000"])
@@ -208,9 +206,7 @@ def test_an_address_that_is_not_ours_is_refused_in_words() -> None:
 
 
 async def test_port_0_takes_a_free_one_for_all_workers_and_says_which() -> None:
-    process = await asyncio.create_subprocess_exec(
-        *command(0, *NOBODY, "--log-level", "info"), cwd=ROOT, stderr=asyncio.subprocess.PIPE
-    )
+    process = await asyncio.create_subprocess_exec(*command(0, *NOBODY), cwd=ROOT, stderr=asyncio.subprocess.PIPE)
     try:
         port = await port_in_log(process)
         made = Crew(process, port)
