@@ -26,6 +26,7 @@ from console.fleet.drills import drill
 from console.fleet.errors import Conflict
 from console.fleet.hosts import register_host, remove_host, set_maintenance
 from console.fleet.models import Deployment, Host, Server
+from console.fleet.move_preview import losing
 from console.fleet.servers import add_server, check_gpus, check_role, delete_server
 from console.fleet.states import ON_ITS_WAY_UP, ServerState
 from console.launch import command, remote
@@ -83,11 +84,13 @@ def start(server_id: int, actor: Actor, reason: str = "") -> Server:
     return server
 
 
-def stop(server_id: int, actor: Actor, reason: str = "", force: bool = False) -> Server:
+def stop(server_id: int, actor: Actor, reason: str = "", force: bool = False, confirmed: bool = True) -> Server:
     """A serving server is drained first; `force` cuts its running requests off.
 
     On a failed server it ends the processes that were left behind. With `force` on a server whose host is silent it
     only gives the server up: should the host come back with the process, that is ended then.
+
+    `confirmed`: False raises Conflict when traffic would notice the loss. Pages ask first; who calls the API means it.
     """
     guards.need(actor, Role.OPERATOR, "stop a server")
     with transaction.atomic():
@@ -95,6 +98,8 @@ def stop(server_id: int, actor: Actor, reason: str = "", force: bool = False) ->
         guards.ours(server)
         _no_move_in_the_way(server)
         old_state = server.state
+        if not confirmed and (noticed := losing(server)):
+            raise Conflict(" ".join([*noticed, "Confirm it to go ahead."]), "confirmed")
         if not _stop(server, reason or f"stopped by {actor.name}", force):
             raise Conflict(f"Somebody else acted on {server.name} just now. Look again, then decide.")
         before, after = {"state": old_state}, {"state": server.state, "force": force}

@@ -110,11 +110,23 @@ def _refusals(server: Server, role: ServerRole) -> list[str]:
     return refused
 
 
+def losing(server: Server) -> list[str]:
+    """What traffic will see when the server is stopped; not empty: it has to be confirmed."""
+    if server.state != ServerState.READY:
+        return []
+    ready = Server.objects.filter(deployment=server.deployment, state=ServerState.READY).exclude(pk=server.pk)
+    return _without(server, _capacity(list(ready.values_list("role", flat=True))))
+
+
 def _consequences(server: Server, role: ServerRole, during: Capacity) -> list[str]:
     if server.role == role or server.state != ServerState.READY:
         return []
+    return _without(server, during)
+
+
+def _without(server: Server, during: Capacity) -> list[str]:
     if not any(during.values()):
-        return ["It is the only ready server: every request fails until it is ready again."]
+        return ["It is the only ready server: every request fails until a server is ready again."]
     if server.role == ServerRole.PREFILL and not during["prefill"] and during["decode"]:
         return [f"It is the last ready prefill server: no request can be split. {_without_pair(server.deployment)}"]
     if server.role == ServerRole.DECODE and not during["decode"] and during["prefill"]:

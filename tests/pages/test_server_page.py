@@ -124,12 +124,34 @@ def test_starting_twice_starts_once_and_says_so(fleet: Fleet, operator: Client) 
 def test_a_stop_is_asked_about_first(fleet: Fleet, operator: Client) -> None:
     page = operator.get(address(fleet.prefill, "stop/")).text
     assert "finishes the 0 in flight" in page
-    assert "It is the last ready prefill server of chat." in page
+    assert "It is the last ready prefill server: no request can be split." in page
+    assert "Requests are then served without splitting" in page
+    assert "I have read this, stop it all the same" in page
     assert Server.objects.get(pk=fleet.prefill.pk).state == ServerState.READY
 
 
+def test_the_last_server_of_its_kind_is_stopped_only_when_that_was_acknowledged(fleet: Fleet, operator: Client) -> None:
+    answer = operator.post(address(fleet.prefill, "stop/"), {"reason": "night"}, headers=REGION)
+    assert answer.status_code == 409
+    assert "Confirm it to go ahead." in answer.text
+    assert 'value="night"' in answer.text
+    assert Server.objects.get(pk=fleet.prefill.pk).state == ServerState.READY
+
+
+def test_a_server_that_is_not_the_last_is_stopped_without_an_acknowledgement(fleet: Fleet, operator: Client) -> None:
+    make_server(ServerRole.PREFILL, ServerState.READY, fleet.deployment, fleet.host)
+    assert "I have read this" not in operator.get(address(fleet.prefill, "stop/")).text
+    operator.post(address(fleet.prefill, "stop/"))
+    assert Server.objects.get(pk=fleet.prefill.pk).state == ServerState.DRAINING
+
+
+def test_the_only_ready_server_is_said_to_be_that(fleet: Fleet, operator: Client) -> None:
+    Server.objects.filter(pk=fleet.decode.pk).update(state=ServerState.STOPPED)
+    assert "every request fails until a server is ready again" in operator.get(address(fleet.prefill, "stop/")).text
+
+
 def test_a_stopped_server_drains_and_can_be_taken_back(fleet: Fleet, operator: Client) -> None:
-    operator.post(address(fleet.prefill, "stop/"), {"reason": "night"})
+    operator.post(address(fleet.prefill, "stop/"), {"reason": "night", "confirmed": "on"})
     assert Server.objects.get(pk=fleet.prefill.pk).state == ServerState.DRAINING
     assert "Take it back into traffic" in operator.get(address(fleet.prefill)).text
     operator.post(address(fleet.prefill, "stop/cancel/"))
@@ -137,7 +159,7 @@ def test_a_stopped_server_drains_and_can_be_taken_back(fleet: Fleet, operator: C
 
 
 def test_force_does_not_wait(fleet: Fleet, operator: Client) -> None:
-    operator.post(address(fleet.prefill, "stop/"), {"force": "on"})
+    operator.post(address(fleet.prefill, "stop/"), {"force": "on", "confirmed": "on"})
     assert Server.objects.get(pk=fleet.prefill.pk).state == ServerState.STOPPING
 
 

@@ -97,14 +97,14 @@ def test_what_does_not_exist_cannot_be_taken_back(path: str, fleet: Fleet, admin
 
 
 def test_the_audit_trail_tells_who_did_what_and_why(fleet: Fleet, operator: Client, viewer: Client) -> None:
-    operator.post(f"/servers/{fleet.prefill.pk}/stop/", {"reason": "night"})
+    operator.post(f"/servers/{fleet.prefill.pk}/stop/", {"reason": "night", "confirmed": "on"})
     page = viewer.get("/audit/").text
     for words in ("server.stop", "server chat-1", "night", AuditEntry.objects.get().actor):
         assert words in page
 
 
 def test_the_audit_trail_can_be_filtered(fleet: Fleet, operator: Client) -> None:
-    operator.post(f"/servers/{fleet.prefill.pk}/stop/")
+    operator.post(f"/servers/{fleet.prefill.pk}/stop/", {"confirmed": "on"})
     operator.post(f"/servers/{fleet.stopped.pk}/start/")
     page = operator.get("/audit/", {"action": "start"}).text
     assert "server.start" in page

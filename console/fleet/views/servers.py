@@ -19,6 +19,7 @@ from console.fleet.cards import server_card
 from console.fleet.errors import FleetError
 from console.fleet.forms import ServerForm
 from console.fleet.models import Deployment, Host, Server
+from console.fleet.move_preview import losing
 from console.fleet.pages import launching
 from console.fleet.pages.overview import COLUMNS
 from console.fleet.pages.server import details
@@ -84,11 +85,12 @@ def stop(request: HttpRequest, server_id: int) -> HttpResponse:
 
 
 def _stop(request: HttpRequest, server: Server) -> HttpResponse:
-    force = request.POST.get("force") == "on"
+    force, confirmed = request.POST.get("force") == "on", request.POST.get("confirmed") == "on"
+    reason = request.POST.get("reason", "")
     try:
-        stopped = actions.stop(server.pk, actor_of(request), request.POST.get("reason", ""), force=force)
+        stopped = actions.stop(server.pk, actor_of(request), reason, force, confirmed)
     except FleetError as error:
-        context = {**_stop_context(_server(server.pk)), "error": error.message}
+        context = {**_stop_context(_server(server.pk)), "error": error.message, "reason": reason, "force": force}
         return answers.shown_again(request, _asked(request, "stop"), context, error.status)
     text = f"{server.name} takes no new request and ends." if stopped.state == ServerState.DRAINING else ""
     return answers.done(request, text or f"{server.name} is being ended.", reverse("server", args=[server.pk]))
@@ -222,6 +224,7 @@ def _stop_context(server: Server) -> dict[str, Any]:
         "section": "deployments",
         "server": server,
         "card": server_card(server, load),
+        "consequences": losing(server),
         "was_last": not Server.objects.filter(
             deployment=server.deployment, role=server.role, state=ServerState.READY
         ).exclude(pk=server.pk),
