@@ -31,3 +31,10 @@ def test_a_long_state_is_broken_into_lines_inside_its_box(small: Page) -> None:
     state.evaluate("(state, text) => { state.textContent = text; }", LONG_STATE)
     (box,) = sides(small, "[aria-label=State]")
     assert state.evaluate("state => state.getBoundingClientRect().right") < box["right"]
+
+
+def test_what_a_role_does_can_be_read_to_its_end(small: Page) -> None:
+    small.goto("/deployments/demo/")
+    words = small.locator(".track .what")
+    expect(words).to_have_count(3)
+    assert words.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
