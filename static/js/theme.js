@@ -5,18 +5,18 @@
   const read = () => {
     try { return localStorage.getItem(KEY); } catch { return null; }
   };
-  const apply = () => {
-    const theme = read() || (system.matches ? "dark" : "light");
+  const show = (theme) => {
     document.documentElement.dataset.bsTheme = theme;
+    document.documentElement.classList.toggle("dark-mode", theme === "dark"); // what the API's description goes by
     document.dispatchEvent(new CustomEvent("theme", { detail: theme }));
   };
+  const apply = () => show(read() || (system.matches ? "dark" : "light"));
   system.addEventListener("change", apply);
   document.addEventListener("click", (event) => {
     if (!event.target.closest("[data-theme-switch]")) return;
     const next = document.documentElement.dataset.bsTheme === "dark" ? "light" : "dark";
     try { localStorage.setItem(KEY, next); } catch { /* private windows: it holds for this page only */ }
-    document.documentElement.dataset.bsTheme = next;
-    document.dispatchEvent(new CustomEvent("theme", { detail: next }));
+    show(next);
   });
   apply();
 })();

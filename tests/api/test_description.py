@@ -58,12 +58,24 @@ def test_a_browser_without_login_is_sent_to_the_form(settings: Any) -> None:
     assert (answer.status_code, answer.headers["Location"]) == (302, "/login/?next=/api/docs")
 
 
+def loaded(page: str) -> list[str]:
+    return re.findall(r'<(?:script|link)\b[^>]*?(?:src|href)="([^"]+)"', page)
+
+
+def test_the_page_is_reached_from_the_others_and_leads_back_to_them() -> None:
+    client = Browser(Role.VIEWER).client
+    assert re.search(r'<nav[^>]*>.*href="/api/docs".*</nav>', client.get("/tokens/").content.decode(), re.DOTALL)
+    page = client.get("/api/docs").content.decode()
+    assert '<a class="brand" href="/">' in page
+    assert re.findall(r'href="([^"]+)" aria-current="page"', page) == ["/api/docs"]
+
+
 def test_the_page_loads_nothing_from_outside_and_runs_no_script_of_its_own() -> None:
     page = Browser(Role.VIEWER).client.get("/api/docs")
     text = page.content.decode()
-    addresses = re.findall(r'(?:src|href)="([^"]+)"', text)
+    addresses = loaded(text)
     assert addresses
-    assert all(address.startswith("/static/ninja/") for address in addresses)
+    assert all(address.startswith("/static/") for address in addresses)
     assert not re.findall(r"<script(?![^>]*(?:src=|application/json))", text)
     assert "default-src 'self'" in page.headers["Content-Security-Policy"]
 
@@ -77,7 +89,7 @@ def test_the_page_can_try_changes_with_the_session_it_is_read_by() -> None:
 
 def test_what_the_page_loads_is_served_from_here() -> None:
     client = Browser(Role.VIEWER).client
-    for address in re.findall(r'(?:src|href)="([^"]+)"', client.get("/api/docs").content.decode()):
+    for address in loaded(client.get("/api/docs").content.decode()):
         served = client.get(address)
         assert served.status_code == 200
         b"".join(served.streaming_content)  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ PAGES = {
     "requests": "/requests/",
     "tokens": "/tokens/",
     "audit": "/audit/",
+    "api": "/api/docs",
 }
 
 
