@@ -13,6 +13,14 @@ from console.launch.probe import get
 
 TIMEOUT_S = 2.0
 """For each of at most five questions."""
+IF_NOT_VLLM = (
+    "Give host and port on which vLLM itself listens (8000, unless it was started with --port), "
+    "and not those of a proxy or another program."
+)
+IF_NO_METRICS = (
+    "Start vLLM without --disable-log-stats, for that takes its figures out of /metrics, and give host and port on "
+    "which it listens itself."
+)
 ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 
 
@@ -42,7 +50,7 @@ def introduce(place: Place, served_model_name: str, api_key: str = "") -> Told:
     version = _version(place)
     text = _text(place, "/metrics")
     if "vllm:" not in text:
-        raise NotAdoptable(f"{place.url} answers, but /metrics is not that of a vLLM server.")
+        raise NotAdoptable(f"{place.url} answers, but /metrics is not that of a vLLM server. {IF_NO_METRICS}")
     card = _card(place, served_model_name, api_key)
     connector, role = _connector(place, text)
     return Told(
@@ -66,7 +74,7 @@ def _version(place: Place) -> str:
     said = _json(body)
     version = said.get("version") if status == 200 and isinstance(said, dict) else None
     if not isinstance(version, str):
-        raise NotAdoptable(f"{place.url} answers, but /version is not that of a vLLM server.")
+        raise NotAdoptable(f"{place.url} answers, but /version is not that of a vLLM server. {IF_NOT_VLLM}")
     return version[:60]
 
 

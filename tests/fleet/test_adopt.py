@@ -41,14 +41,14 @@ def deployment() -> Deployment:
 
 
 @contextmanager
-def some_website() -> Iterator[str]:
-    """Answers everything with 200 and a page."""
+def some_website(page: bytes = b"<html>hello</html>") -> Iterator[str]:
+    """Answers everything with 200 and this page."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"<html>hello</html>")
+            self.wfile.write(page)
 
         def log_message(self, *_: object) -> None:
             """Says nothing."""
@@ -127,7 +127,15 @@ def test_what_does_not_answer_is_refused(deployment: Deployment) -> None:
 
 
 def test_what_is_not_vllm_is_refused(deployment: Deployment) -> None:
-    with some_website() as url, pytest.raises(Invalid, match="/version is not that of a vLLM server"):
+    with (
+        some_website() as url,
+        pytest.raises(Invalid, match="Give host and port on which vLLM itself listens"),
+    ):
+        actions.adopt(OPERATOR, deployment.pk, url)
+
+
+def test_a_server_without_metrics_is_refused_with_what_takes_them_away(deployment: Deployment) -> None:
+    with some_website(b'{"version": "0.31.0"}') as url, pytest.raises(Invalid, match="--disable-log-stats"):
         actions.adopt(OPERATOR, deployment.pk, url)
 
 
