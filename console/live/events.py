@@ -199,7 +199,7 @@ class Snapshot(TypedDict):
     gap_limit_ms: float | None
     ttft_limit_ms: float | None
     mode: str
-    """"split", "plain", "split and plain", "down": what the ready servers amount to."""
+    """"split", "plain", "split and plain", "fallback", "refusing", "down": what the ready servers amount to."""
     servers: list[ServerCard]
     moves: list[MoveCard]
     ttft: list[FirstTokenEvent]

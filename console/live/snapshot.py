@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TypedDict
 
 from console.fleet import cards
-from console.fleet.models import Deployment, Move, Server
+from console.fleet.models import Deployment, Move, Server, WhenNoPair
 from console.fleet.states import ServerRole, ServerState
 from console.gateway.loads import RouterLoad
 from console.live.events import MoveCard, ServerCard
@@ -34,16 +34,20 @@ def yard(deployment_id: int, loads: Mapping[int, RouterLoad]) -> Yard | None:
         "deployment": deployment.name,
         "gap_limit_ms": deployment.gap_limit_ms,
         "ttft_limit_ms": deployment.ttft_limit_ms,
-        "mode": mode(servers),
+        "mode": mode(servers, deployment.when_no_pair),
         "servers": [cards.server_card(server, loads.get(server.pk)) for server in servers],
         "moves": [cards.move_card(move) for move in moves],
     }
 
 
-def mode(servers: list[Server]) -> str:
-    """What the ready servers amount to."""
+def mode(servers: list[Server], when_no_pair: str) -> str:
+    """What the ready servers amount to, as routers see it."""
     ready = {server.role for server in servers if server.state == ServerState.READY}
-    splits = {ServerRole.PREFILL, ServerRole.DECODE} <= ready
-    if splits:
+    splits = {ServerRole.PREFILL, ServerRole.DECODE}
+    if splits <= ready:
         return "split and plain" if ServerRole.PLAIN in ready else "split"
-    return "plain" if ready & {ServerRole.PLAIN, ServerRole.DECODE} else "down"
+    if not ready & {ServerRole.PLAIN, ServerRole.DECODE}:
+        return "down"
+    if not ready & splits:
+        return "plain"
+    return "refusing" if when_no_pair == WhenNoPair.REFUSE else "fallback"

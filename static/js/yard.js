@@ -38,19 +38,29 @@ const tellNumbers = () => {
   put("failed", numbers.finished ? `${numbers.failed} of ${whole(numbers.finished)}` : "–", numbers.failed > 0);
 };
 
-const MODES = { split: "Split", plain: "Plain", "split and plain": "Split and plain", down: "Down" };
+const MODES = {
+  split: "Split", plain: "Plain", "split and plain": "Split and plain", fallback: "Fallback", refusing: "Refusing", down: "Down",
+};
+const MODE_WHY = {
+  fallback: "No pair is ready. Requests are served without splitting: by a plain server, else by a decode server.",
+  refusing: "No pair is ready, and this deployment is set to refuse: requests that would be split get 503.",
+  down: "No server is ready that could answer: every request gets 503.",
+};
 const tellMode = (mode) => {
   const badge = document.getElementById("mode");
   badge.dataset.mode = mode;
   badge.textContent = MODES[mode] ?? mode;
+  document.getElementById("mode-why").textContent = MODE_WHY[mode] ?? "";
 };
 
 const modeOfCards = () => {
-  // As the server counts it: a decode server alone answers whole requests.
+  // As the server counts it.
   const ready = (role) => document.querySelector(`.server[data-role="${role}"][data-state="ready"]`);
-  const split = ready("prefill") && ready("decode");
-  if (split) return ready("plain") ? "split and plain" : "split";
-  return ready("plain") || ready("decode") ? "plain" : "down";
+  const [prefill, decode, plain] = ["prefill", "decode", "plain"].map(ready);
+  if (prefill && decode) return plain ? "split and plain" : "split";
+  if (!plain && !decode) return "down";
+  if (!prefill && !decode) return "plain";
+  return page.dataset.whenNoPair === "refuse" ? "refusing" : "fallback";
 };
 
 const takeEvent = (event) => {

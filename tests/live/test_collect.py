@@ -105,15 +105,25 @@ def test_a_yards_queries_do_not_grow_with_its_servers() -> None:
     [
         ([], "down"),
         ([P], "down"),
-        ([D], "plain"),
+        ([D], "fallback"),
         ([PLAIN], "plain"),
         ([P, D], "split"),
         ([P, D, PLAIN], "split and plain"),
-        ([P, PLAIN], "plain"),
+        ([P, PLAIN], "fallback"),
+        ([D, PLAIN], "fallback"),
     ],
 )
 def test_the_mode_says_what_the_ready_servers_amount_to(ready: list[ServerRole], expected: str) -> None:
     deployment = make_deployment()
     servers = [make_server(role, ServerState.READY, deployment) for role in ready]
     servers += [make_server(role, ServerState.LOADING, deployment) for role in ServerRole]
-    assert mode(servers) == expected
+    assert mode(servers, "fallback") == expected
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("ready", "expected"), [([D], "refusing"), ([D, PLAIN], "refusing"), ([PLAIN], "plain"), ([P], "down")]
+)
+def test_the_mode_says_that_requests_are_refused_without_a_pair(ready: list[ServerRole], expected: str) -> None:
+    deployment = make_deployment()
+    assert mode([make_server(role, ServerState.READY, deployment) for role in ready], "refuse") == expected

@@ -3,11 +3,13 @@
 import re
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from console.fleet.models import Pair
+from console.fleet.models import Deployment, Pair, Server, WhenNoPair
+from console.fleet.pages.overview import MODE_TEXT, MODE_WHY
 from console.fleet.states import MoveStatus, PairState, ServerRole, ServerState
 from tests.factories import make_move, make_server
 from tests.pages.conftest import Fleet
@@ -25,6 +27,34 @@ def columns(page: str) -> dict[str, list[str]]:
 
 def test_each_server_stands_in_the_column_of_its_role(fleet: Fleet, viewer: Client) -> None:
     assert columns(viewer.get(YARD).text) == {"prefill": ["chat-1"], "decode": ["chat-2"], "plain": ["chat-3"]}
+
+
+def test_without_a_ready_prefill_server_the_badge_says_how_requests_are_served(fleet: Fleet, viewer: Client) -> None:
+    assert 'id="mode" data-mode="split">Split<' in viewer.get(YARD).text
+    Server.objects.filter(pk=fleet.prefill.pk).update(state=ServerState.STOPPED)
+    page = viewer.get(YARD).text
+    assert 'id="mode" data-mode="fallback">Fallback<' in page
+    assert "by a plain server, else by a decode server" in page
+    assert "by a plain server, else by a decode server" in viewer.get("/").text
+
+
+def test_without_a_ready_pair_the_badge_says_that_requests_are_refused(fleet: Fleet, viewer: Client) -> None:
+    Server.objects.filter(pk=fleet.prefill.pk).update(state=ServerState.STOPPED)
+    Deployment.objects.filter(pk=fleet.deployment.pk).update(when_no_pair=WhenNoPair.REFUSE)
+    page = viewer.get(YARD).text
+    assert 'data-mode="refusing">Refusing<' in page
+    assert 'data-when-no-pair="refuse"' in page
+
+
+def test_the_scripts_words_for_a_mode_are_those_of_the_server() -> None:
+    script = (settings.BASE_DIR / "static" / "js" / "yard.js").read_text()
+    for words in (*MODE_TEXT.values(), *MODE_WHY.values()):
+        assert f'"{words}"' in script
+
+
+def test_the_latest_requests_do_not_call_a_plain_server_a_decode_server(fleet: Fleet, viewer: Client) -> None:
+    assert "<th>Decode or plain</th>" in viewer.get(YARD).text
+    assert "<th>Decode or plain</th>" in viewer.get("/requests/").text
 
 
 def test_an_operator_can_move_a_ready_server_and_start_a_stopped_one(fleet: Fleet, operator: Client) -> None:

@@ -18,8 +18,16 @@ MODE_TEXT: Mapping[str, str] = {
     "split": "Split",
     "plain": "Plain",
     "split and plain": "Split and plain",
+    "fallback": "Fallback",
+    "refusing": "Refusing",
     "down": "Down",
 }
+MODE_WHY: Mapping[str, str] = {
+    "fallback": "No pair is ready. Requests are served without splitting: by a plain server, else by a decode server.",
+    "refusing": "No pair is ready, and this deployment is set to refuse: requests that would be split get 503.",
+    "down": "No server is ready that could answer: every request gets 503.",
+}
+"""Of the modes that need an explanation; the script of a deployment's page has the same words."""
 COLUMNS: tuple[tuple[ServerRole, str], ...] = (
     (ServerRole.PREFILL, "computes prompts and hands their KV cache on"),
     (ServerRole.DECODE, "takes the cache over and writes the answer"),
@@ -51,6 +59,10 @@ class Summary:
     @property
     def mode_text(self) -> str:
         return MODE_TEXT.get(self.mode, self.mode)
+
+    @property
+    def mode_why(self) -> str:
+        return MODE_WHY.get(self.mode, "")
 
 
 def hosts_with_counts() -> QuerySet[Host]:
@@ -84,7 +96,7 @@ def _summary(deployment: Deployment, finished: list[tuple[float | None, float | 
     failed = [f"{server.name}: {server.failure.get('message', 'failed')}" for server in servers if server.failure]
     return Summary(
         deployment=deployment,
-        mode=mode(servers),
+        mode=mode(servers, deployment.when_no_pair),
         roles=by_role(servers),
         degradations=[*failed, *notes],
         requests_per_min=len(finished) / minutes if finished else None,

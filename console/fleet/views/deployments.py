@@ -14,7 +14,7 @@ from console.fleet import actions
 from console.fleet.errors import FleetError
 from console.fleet.forms import CloneForm, DeploymentForm
 from console.fleet.models import Deployment
-from console.fleet.pages.overview import COLUMNS, MODE_TEXT
+from console.fleet.pages.overview import COLUMNS, MODE_TEXT, MODE_WHY
 from console.fleet.pages.pairs import beside_the_yard
 from console.fleet.pages.revisions import told_revisions
 from console.fleet.states import MoveStatus, ServerRole
@@ -49,6 +49,7 @@ def yard(request: HttpRequest, name: str) -> HttpResponse:
         "deployment": deployment,
         "mode": seen["mode"],
         "mode_text": MODE_TEXT.get(seen["mode"], seen["mode"]),
+        "mode_why": MODE_WHY.get(seen["mode"], ""),
         "columns": columns,
         "role_choices": ServerRole.choices,
         "open_move": next((move for move in seen["moves"] if move["finished_at"] is None), None),
