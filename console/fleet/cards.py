@@ -51,6 +51,7 @@ def server_card(server: Server, load: RouterLoad | None = None) -> ServerCard:
         waiting=sample.get("waiting"),
         kv_usage=sample.get("kv_usage"),
         tokens_per_s=observed.get("tokens_per_s"),
+        engine_at=sample.get("at"),
         degradations=[*degradations(server), *_avoided(load)],
         failure=cast("dict[str, str]", server.failure),
         url=server.url,

@@ -39,7 +39,8 @@ class Figures:
         if sample is None:
             return {}
         counts: dict[str, float | None] = {"running": sample["running"], "waiting": sample["waiting"]}
-        return {**counts, "kv_usage": sample["kv_usage"], "tokens_per_s": self.tokens_per_s}
+        more = {"kv_usage": sample["kv_usage"], "tokens_per_s": self.tokens_per_s, "engine_at": sample["at"]}
+        return {**counts, **more}
 
 
 class Samples:

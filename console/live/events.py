@@ -49,6 +49,8 @@ class ServerCard(TypedDict):
     kv_usage: float | None
     """0 to 1; None when not known."""
     tokens_per_s: float | None
+    engine_at: float | None
+    """When its engine said what it runs, by its host's clock; `inflight` is of now."""
     degradations: list[Degradation]
     failure: dict[str, str]
     url: str
@@ -166,6 +168,7 @@ class LoadEvent(TypedDict):
     waiting: NotRequired[int]
     kv_usage: NotRequired[float]
     tokens_per_s: NotRequired[float]
+    engine_at: NotRequired[float]
 
 
 Event = (

@@ -18,7 +18,7 @@ REPEAT_AFTER_S = 2.0
 """Also without a change: a card that was drawn anew meanwhile may hold older counts."""
 
 Engines = Mapping[int, Mapping[str, float | None]]
-"""By server id: what its engine last said (`running`, `waiting`, `kv_usage`, `tokens_per_s`; None is unknown)."""
+"""By server id: what its engine last said and when (`engine_at`)."""
 
 
 class LoadWatch:
@@ -74,4 +74,6 @@ def load_event(server_id: int, load: RouterLoad, engine: Mapping[str, float | No
         event["kv_usage"] = round(kv_usage, 4)
     if (tokens_per_s := engine.get("tokens_per_s")) is not None:
         event["tokens_per_s"] = round(tokens_per_s, 1)
+    if (engine_at := engine.get("engine_at")) is not None:
+        event["engine_at"] = round(engine_at, 1)
     return event

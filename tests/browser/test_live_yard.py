@@ -1,6 +1,7 @@
 """The yard as it lives: three columns, cards, numbers and charts that move with the traffic over a socket."""
 
 import json
+import re
 import time
 from bisect import bisect_right
 from typing import Any
@@ -48,6 +49,11 @@ def test_the_charts_are_drawn_anew_while_one_looks(yard: Page, chart: str) -> No
         return len(seen) >= 5
 
     wait_for(five_pictures, what="five different pictures")
+
+
+def test_a_card_tells_how_old_the_engines_count_is(yard: Page) -> None:
+    told = yard.locator(".server[data-state=ready] [data-told]").first
+    expect(told).to_have_attribute("title", re.compile(r"as the engine last said\. .* It said so \d\.\d s ago\.$"))
 
 
 def test_a_dot_appears_for_a_request_of_ones_own(yard: Page, demo: RunningDemo) -> None:

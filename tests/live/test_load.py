@@ -37,7 +37,8 @@ def watch(collector: Collector, drawn: list[int] | None = None, servers: dict[in
 
 
 def test_router_counts_and_engine_figures_are_one_event() -> None:
-    event = load_event(4, RouterLoad(3, 1), {"running": 2, "waiting": 0, "kv_usage": 0.123456, "tokens_per_s": 99.96})
+    said = {"running": 2, "waiting": 0, "kv_usage": 0.123456, "tokens_per_s": 99.96, "engine_at": 1700000000.123}
+    event = load_event(4, RouterLoad(3, 1), said)
     assert event == {
         "type": "load",
         "id": 4,
@@ -47,6 +48,7 @@ def test_router_counts_and_engine_figures_are_one_event() -> None:
         "waiting": 0,
         "kv_usage": 0.1235,
         "tokens_per_s": 100.0,
+        "engine_at": 1700000000.1,
     }
 
 

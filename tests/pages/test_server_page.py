@@ -208,3 +208,13 @@ def test_a_host_that_does_not_answer_is_said_in_place_of_the_log(
 
 def test_a_server_that_was_never_started_has_no_log(fleet: Fleet, viewer: Client) -> None:
     assert "it was never started" in viewer.get(address(fleet.stopped, "log/")).text
+
+
+def test_it_says_whose_count_is_shown_and_how_old_the_engines_is(fleet: Fleet, viewer: Client) -> None:
+    sample = {"at": timezone.now().timestamp() - 300, "running": 3, "waiting": 0, "kv_usage": 0.5}
+    fleet.prefill.observed = {"sample": sample}
+    fleet.prefill.save(update_fields=["observed"])
+    page = viewer.get(address(fleet.prefill)).text
+    assert "counted by all routers now" in page
+    assert "as its engine said 5 min 0 s ago" in page
+    assert "It said so 5 min 0 s ago." in viewer.get("/deployments/chat/").text

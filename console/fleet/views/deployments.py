@@ -175,6 +175,7 @@ BLANK_CARD = ServerCard(
     waiting=None,
     kv_usage=None,
     tokens_per_s=None,
+    engine_at=None,
     degradations=[],
     failure={},
     url="",

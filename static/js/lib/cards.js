@@ -1,6 +1,7 @@
 // Server cards: made from the template that the server rendered, filled from a ServerCard.
 import { gpus, percent, seconds, whole } from "./format.js";
 
+const ENGINE_WORDS = "Requests in its engine, as the engine last said. In flight is what the routers count now.";
 const find = (card, name) => card.querySelector(`[data-f="${name}"]`);
 const put = (card, name, text) => {
   const node = find(card, name);
@@ -56,6 +57,7 @@ export const fillLoad = (load) => {
   const card = cardOf(load.id) ?? null;
   if (!card) return;
   for (const name of ["inflight", "handoffs", "running", "waiting"]) if (name in load) put(card, name, whole(load[name]));
+  if ("engine_at" in load) card.dataset.engineAt = load.engine_at ?? "";
   if ("tokens_per_s" in load) put(card, "tokens_per_s", whole(load.tokens_per_s));
   if (!("kv_usage" in load)) return;
   put(card, "kv_usage", percent(load.kv_usage));
@@ -88,6 +90,10 @@ const fillActions = (card, server) => {
 export const tellAges = (now) => {
   for (const node of document.querySelectorAll(".server [data-f='since']")) {
     node.textContent = seconds(now - Number(node.closest(".server").dataset.since));
+  }
+  for (const node of document.querySelectorAll(".server [data-told]")) {
+    const at = node.closest(".server").dataset.engineAt;
+    node.title = at ? `${ENGINE_WORDS} It said so ${seconds(now - Number(at))} ago.` : ENGINE_WORDS;
   }
 };
 
