@@ -9,7 +9,7 @@ if __name__ == "__main__":
         # Needs nothing of Django, which would take more memory than the router itself.
         from routing.command import main
 
-        sys.exit(main(sys.argv[2:]))
+        sys.exit(main(sys.argv[2:], "manage.py router"))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
     from django.core.management import execute_from_command_line
 

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import hashlib
 import logging
+import math
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,14 +35,19 @@ RETRY_CARDS_S = 1.0
 HEALTH = ("/healthz", "/health")
 """The second as an engine names it: clients made for engines ask there first."""
 MIB = 2**20
+PROGRAM = "python -m routing"
 LEVELS = ("critical", "error", "warning", "info", "debug")
+MOST_BODY_MIB = 2**20
+BODY_HELP = "requests with a larger body than so many MiB are answered with 413; 64 unless given"
+SHUTDOWN_HELP = "so many seconds running streams are given when it is asked to end; 30 unless given"
 LEVEL_HELP = "what it tells of itself on standard error, info unless given; of single requests it tells nothing"
 MOST_WORKERS = 256
 MOST_STUCK_S = 86_400
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    args = parse(argv)
+def main(argv: Sequence[str] | None = None, prog: str = PROGRAM) -> int:
+    """The exit status. `prog`: what was typed to come here, for the help."""
+    args = parse(argv, prog)
     logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     logger.info("The router runs %s.", how_it_runs())
     servers = servers_of(args)
@@ -86,14 +92,16 @@ def serve_together(args: argparse.Namespace, port: Port, names: list[str]) -> in
     return Parent(args.workers, names, port, lambda place: serve(args, place.sockets, place), **limits).run()
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="router", description=__doc__)
+def parse(argv: Sequence[str] | None, prog: str = PROGRAM) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     for role in ("prefill", "decode", "plain"):
         parser.add_argument(
             f"--{role}", action="append", default=[], metavar="URL", help=f"a {role} server; repeatable"
         )
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=_whole(0, 65535), default=8000, help="0 takes a free one")
+    host_help = "the address to listen on: 127.0.0.1 unless given; 0.0.0.0 stands for all that this machine has"
+    parser.add_argument("--host", default="127.0.0.1", help=host_help)
+    port_help = "8000 unless given; 0 takes a free one"
+    parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help=port_help)
     parser.add_argument("--model", help="the name that clients send; asked of the servers when not given")
     parser.add_argument(
         "--workers",
@@ -105,8 +113,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--api-key", action="append", default=[], help="a key that clients must send; repeatable")
     parser.add_argument("--server-api-key", help="the key that the servers ask for")
     parser.add_argument("--policy", action="append", default=[], metavar="NAME=VALUE", help=_policy_help())
-    parser.add_argument("--max-body-mib", type=int, default=64)
-    parser.add_argument("--shutdown-timeout", type=int, default=30, metavar="S", help="for running streams, at the end")
+    parser.add_argument("--max-body-mib", type=_whole(1, MOST_BODY_MIB), default=64, metavar="N", help=BODY_HELP)
+    parser.add_argument("--shutdown-timeout", type=_whole(0, MOST_STUCK_S), default=30, metavar="S", help=SHUTDOWN_HELP)
     parser.add_argument(
         "--stuck-timeout",
         type=_whole(2, MOST_STUCK_S),
@@ -135,8 +143,9 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def _policy_help() -> str:
-    fields = [*Policy.__dataclass_fields__, *Timeouts.__dataclass_fields__]
-    return "a routing setting, repeatable: " + ", ".join(name for name in fields if name != "timeouts")
+    fields = [*Policy.__dataclass_fields__.values(), *Timeouts.__dataclass_fields__.values()]
+    unless_given = [f"{field.name}={str(field.default).lower()}" for field in fields if field.name != "timeouts"]
+    return "a routing setting, repeatable; unless given: " + ", ".join(unless_given)
 
 
 def policy_of(settings: Sequence[str]) -> Policy:
@@ -153,19 +162,30 @@ def policy_of(settings: Sequence[str]) -> Policy:
 
 
 def _value(name: str, text: str, kind: str) -> object:
-    words = {"true": True, "false": False} if "bool" in kind else {"none": None} if "None" in kind else {}
+    words = _words(name, kind)
     if text.lower() in words:
         return words[text.lower()]
-    if name == "when_no_pair" and text in get_args(WhenNoPair):
-        return text
+    numeral = "a whole number from 0" if "int" in kind else "a number from 0" if "float" in kind else ""
+    if numeral and (value := _number(text, whole="int" in kind)) is not None:
+        return value
+    raise ValueError(f"{name}={text}: expected {' or '.join([numeral, *words] if numeral else words)}")
+
+
+def _words(name: str, kind: str) -> dict[str, object]:
+    """What is no number, by how it is written."""
+    if name == "when_no_pair":
+        return {word: word for word in get_args(WhenNoPair)}
+    if "bool" in kind:
+        return {"true": True, "false": False}
+    return {"none": None} if "None" in kind else {}
+
+
+def _number(text: str, *, whole: bool) -> float | None:
     try:
-        return int(text) if "int" in kind else float(text) if "float" in kind else _wrong(name, text)
+        value = int(text) if whole else float(text)
     except ValueError:
-        return _wrong(name, text)
-
-
-def _wrong(name: str, text: str) -> object:
-    raise ValueError(f"{name}={text}: not a value of this setting")
+        return None
+    return value if 0 <= value < math.inf else None
 
 
 def servers_of(args: argparse.Namespace) -> tuple[Server, ...]:

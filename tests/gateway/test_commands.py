@@ -98,6 +98,7 @@ def test_help_tells_the_routers_own_options() -> None:
         [sys.executable, "manage.py", "help", "router"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout.startswith("usage: manage.py router ")
     assert "--prefill" in asked.stdout
 
 

@@ -1,6 +1,7 @@
 """The router alone, as a process of its own: no database, no broker."""
 
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -148,6 +149,32 @@ def test_settings_are_read_by_name() -> None:
 def test_wrong_settings_are_refused_in_words(settings: Sequence[str]) -> None:
     with pytest.raises(ValueError, match=settings[0].partition("=")[0]):
         policy_of(settings)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("retries=x", "expected a whole number from 0"),
+        ("retries=-1", "expected a whole number from 0"),
+        ("busy_decode_streams=1.5", "expected a whole number from 0 or none"),
+        ("plain_share_percent=nan", "expected a number from 0"),
+        ("idle_s=", "expected a number from 0 or none"),
+        ("prefix_affinity=1", "expected true or false"),
+        ("when_no_pair=maybe", "expected fallback or refuse"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_would_be_right(setting: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=f"^{setting}: {expected}$"):
+        policy_of([setting])
+
+
+def test_the_help_tells_of_every_option_and_how_it_was_called(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    told = capsys.readouterr().out
+    assert told.startswith("usage: python -m routing ")
+    options = re.split(r"^  (?=-)", told.split("options:")[1], flags=re.MULTILINE)[1:]
+    assert [option for option in options if len(option.split("  ")) < 2 and "\n" not in option.strip()] == []
 
 
 def test_a_router_without_servers_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

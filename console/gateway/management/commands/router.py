@@ -7,6 +7,8 @@ from django.core.management.base import BaseCommand
 
 from routing import command
 
+PROGRAM = "manage.py router"
+
 
 class Command(BaseCommand):
     help = "Run the router alone in front of the servers that you name. All options: manage.py router --help"
@@ -14,11 +16,11 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """The router reads its own command line, the same as `python -m routing`."""
-        sys.exit(command.main(argv[2:]))
+        sys.exit(command.main(argv[2:], PROGRAM))
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
         """Of `manage.py help router`."""
-        command.parse(["--help"])
+        command.parse(["--help"], PROGRAM)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        sys.exit(command.main(list(args)))
+        sys.exit(command.main(list(args), PROGRAM))
