@@ -13,6 +13,8 @@ OUTCOMES = ("ok", "failed", "cancelled", "refused")
 SINCE = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "1d": timedelta(days=1)}
 SINCE_TEXT = (("", "all kept"), ("15m", "15 minutes"), ("1h", "1 hour"), ("1d", "1 day"))
 NAMES = ("deployment", "server", "route", "outcome", "since", "min_ttft_ms", "text")
+LABELS = {"route": "Route", "outcome": "Outcome", "since": "Last", "min_ttft_ms": "TTFT from, ms"}
+"""Of the fields that can be misunderstood, as the page calls them."""
 LONGEST_TEXT = 200
 
 
@@ -37,6 +39,11 @@ class RequestFilter:
     @property
     def is_set(self) -> bool:
         return any(self.values.values())
+
+    @property
+    def told_problems(self) -> list[tuple[str, str]]:
+        """Each with the label of its field."""
+        return [(LABELS[name], problem) for name, problem in self.problems.items()]
 
     @property
     def query(self) -> str:

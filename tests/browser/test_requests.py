@@ -34,3 +34,16 @@ def test_its_page_tells_its_servers_tokens_and_times(page: Page, demo: RunningDe
     assert row["ttft_ms"] > 0
     expect(facts).to_contain_text("12")
     expect(page.locator(".waterfall")).to_be_visible()
+
+
+def test_a_filter_that_is_typed_acts_by_itself(page: Page, demo: RunningDemo) -> None:
+    answer = demo.ask(max_tokens=12, stream=True)
+    request_id = answer.headers["x-request-id"]
+    wait_for(lambda: demo.get("/api/requests", text=request_id)["count"] == 1, what="it is recorded")
+    page.goto("/requests/")
+    page.get_by_label("Server").press_sequentially("no-such-server")
+    expect(page.locator("#requests-region")).to_contain_text("No request matches.")
+    page.get_by_label("Server").clear()
+    page.get_by_label("Request id").fill(request_id)
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("#requests-region")).to_contain_text("1 request")

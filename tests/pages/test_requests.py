@@ -57,11 +57,11 @@ def test_nothing_that_matches_is_told_apart_from_nothing_at_all(fleet: Fleet, vi
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        ({"route": "sideways"}, "There is no “sideways” here. Left out."),
-        ({"min_ttft_ms": "soon"}, "Give milliseconds as a number. Left out."),
+        ({"route": "sideways"}, "Route: There is no “sideways” here. Left out."),
+        ({"min_ttft_ms": "soon"}, "TTFT from, ms: Give milliseconds as a number. Left out."),
         ({"min_ttft_ms": "-1"}, "Give milliseconds as a number. Left out."),
         ({"min_ttft_ms": "nan"}, "Give milliseconds as a number. Left out."),
-        ({"since": "yesterday"}, "There is no “yesterday” here. Left out."),
+        ({"since": "yesterday"}, "Last: There is no “yesterday” here. Left out."),
     ],
 )
 def test_a_filter_that_means_nothing_is_left_out_and_said(
@@ -71,6 +71,12 @@ def test_a_filter_that_means_nothing_is_left_out_and_said(
     assert answer.status_code == 200
     assert message in answer.text
     assert listed(answer.text) == ["req-1"]
+
+
+def test_the_filters_have_a_button(fleet: Fleet, viewer: Client) -> None:
+    form = viewer.get("/requests/").text.split('<form class="box box-pad filters"')[1].split("</form>")[0]
+    assert '<button class="btn" type="submit">Filter</button>' in form
+    assert "noscript" not in form
 
 
 @pytest.mark.parametrize("page", ["0", "-1", "99", "x"])
