@@ -22,4 +22,5 @@ def test_for_no_deployment_in_particular_it_looks_for_vllm(page: Page) -> None:
     expect(page.locator("#host-check").get_by_label("Role")).to_be_hidden()
     page.locator("#host-check").get_by_role("button", name="Check it").click()
     expect(page.locator("#host-check .check-results")).to_contain_text("Engine")
-    expect(page.locator("#host-check .check-results")).not_to_contain_text("simulated engine")
+    expect(page.locator("#host-check .checks")).not_to_contain_text("simulated engine")
+    expect(page.locator("#host-check .check-results")).to_contain_text("needs neither vLLM nor NIXL")

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from console.fleet.models import Host, Server
+from console.fleet.models import Deployment, Engine, Host, Server
 from console.launch import remote
 from console.launch.contracts import Check, LaunchSpec
 from tests.pages.conftest import Fleet
@@ -88,6 +88,24 @@ def test_for_no_deployment_it_looks_at_vllm_and_at_the_free_gpus(
     answer = operator.get(PAGE, {"deployment": ""}, headers=REGION).text
     assert (asked[0]["engine"], asked[0]["role"], asked[0]["gpu_indexes"]) == ("vllm", "prefill", [2, 3])
     assert "GPU 0 is held by chat-1; GPU 1 is held by chat-2." in answer
+
+
+def test_a_bare_link_asks_for_the_deployment_that_has_a_server_there(
+    fleet: Fleet, operator: Client, agent: Callable[..., list[LaunchSpec]]
+) -> None:
+    asked = agent(DISK)
+    operator.get(PAGE)
+    assert (asked[0]["deployment"], asked[0]["engine"], asked[0]["gpu_indexes"]) == ("chat", "simulated", [3])
+
+
+def test_a_look_for_vllm_says_that_the_simulated_engine_needs_none(
+    fleet: Fleet, operator: Client, agent: Callable[..., list[LaunchSpec]]
+) -> None:
+    agent(DISK)
+    assert "needs neither vLLM nor NIXL" in operator.get(PAGE, {"deployment": ""}, headers=REGION).text
+    assert "needs neither vLLM nor NIXL" not in operator.get(PAGE, of_chat(), headers=REGION).text
+    Deployment.objects.update(engine=Engine.VLLM)
+    assert "needs neither vLLM nor NIXL" not in operator.get(PAGE, {"deployment": ""}, headers=REGION).text
 
 
 def test_with_every_gpu_taken_the_page_still_offers_one_to_ask_about(fleet: Fleet, operator: Client) -> None:

@@ -7,7 +7,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from console.fleet.models import Gpu, Host, Server
+from console.fleet.models import Deployment, Engine, Gpu, Host, Server
 from tests.factories import make_host
 from tests.pages.conftest import Fleet
 
@@ -54,6 +54,16 @@ def test_another_nixl_than_vllm_asks_for_is_pointed_out(fleet: Fleet, viewer: Cl
     engines = {"vllm": "0.31.0", "nixl": "1.0.0", "nixl_pinned": "1.4.1", "path": "/opt/vllm"}
     Host.objects.update(inventory={"engines": engines})
     assert "vLLM asks for 1.4.1" in viewer.get("/hosts/gpu01/").text
+
+
+def test_a_host_of_simulated_servers_only_is_said_to_need_no_vllm(fleet: Fleet, viewer: Client) -> None:
+    Host.objects.update(inventory={"engines": {"vllm": None, "nixl": None, "path": None}})
+    page = viewer.get("/hosts/gpu01/").text
+    assert "not found, and not needed: the simulated engine is part of this product" in page
+    assert "prefill and decode servers need it" not in page
+    assert "the agent's own environment" in page
+    Deployment.objects.update(engine=Engine.VLLM)
+    assert "prefill and decode servers need it" in viewer.get("/hosts/gpu01/").text
 
 
 def test_more_hosts_cost_no_more_queries(fleet: Fleet, viewer: Client) -> None:

@@ -59,6 +59,7 @@ def page(request: HttpRequest, name: str) -> HttpResponse:
         "gpus": gpus,
         "servers": servers,
         "inventory": host.inventory,
+        "simulated_only": host_check.simulated_only(host),
         "silent_after_s": settings.HOST_UNREACHABLE_AFTER_S,
     }
     if answers.is_region(request):
