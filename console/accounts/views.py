@@ -28,6 +28,9 @@ class LogIn(LoginView):
     authentication_form = LogInForm
     redirect_authenticated_user = True
 
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(nobody_yet=not User.objects.exists(), **kwargs)
+
 
 @require_safe
 @needs(Role.VIEWER)

@@ -1,6 +1,7 @@
 """Logging in and out."""
 
 import pytest
+from django.core.management import call_command
 from django.test import Client
 
 from tests.factories import make_user
@@ -33,6 +34,29 @@ def test_five_wrong_passwords_lock_the_name_for_a_while() -> None:
     answers = [browser.post("/login/", {"username": "olga", "password": "wrong"}) for _ in range(6)]
     assert answers[-1].status_code == 429
     assert "Too many wrong passwords" in answers[-1].text
+
+
+def test_a_locked_out_person_is_told_how_it_ends_and_led_to_the_login_page() -> None:
+    make_user(username="olga")
+    page = [Client().post("/login/", {"username": "olga", "password": "wrong"}) for _ in range(6)][-1].text
+    assert "For a quarter of an hour" in page
+    assert "manage.py axes_reset_username NAME" in page
+    assert 'href="/login/"' in page
+    assert "Back to the deployments" not in page
+
+
+def test_an_admin_lifts_a_lock_with_the_command_that_the_page_names(capsys: pytest.CaptureFixture[str]) -> None:
+    make_user(username="olga")
+    for _ in range(6):
+        Client().post("/login/", {"username": "olga", "password": "wrong"})
+    call_command("axes_reset_username", "olga")
+    assert Client().post("/login/", {"username": "olga", "password": PASSWORD}).status_code == 302
+
+
+def test_while_there_is_no_person_the_login_page_says_how_the_first_one_is_made() -> None:
+    assert "manage.py createperson ada --role admin" in Client().get("/login/").text
+    make_user(username="olga")
+    assert "createperson" not in Client().get("/login/").text
 
 
 def test_logging_out_ends_the_session(viewer: Client) -> None:
