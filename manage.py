@@ -11,6 +11,6 @@ if __name__ == "__main__":
 
         sys.exit(main(sys.argv[2:], "manage.py router"))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
-    from django.core.management import execute_from_command_line
+    from console.command_line import main as run
 
-    execute_from_command_line(sys.argv)
+    run(sys.argv)

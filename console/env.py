@@ -1,6 +1,7 @@
 """Typed readers for settings that come from the environment."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -48,6 +49,14 @@ def flag(name: str, default: bool) -> bool:
     if raw in ("0", "false", "no", "off"):
         return False
     raise BadSetting(f"{name}={raw!r}: expected 1 or 0")
+
+
+def choice(name: str, default: str, allowed: Sequence[str]) -> str:
+    """One of `allowed`, which are in capitals; in whatever letters it was given."""
+    raw = text(name, default)
+    if raw.upper() not in allowed:
+        raise BadSetting(f"{name}={raw!r}: expected {', '.join(allowed[:-1])} or {allowed[-1]}")
+    return raw.upper()
 
 
 def words(name: str) -> list[str]:

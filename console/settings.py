@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from csp.constants import NONCE, NONE, SELF
 
@@ -13,7 +13,10 @@ from console.kept import kept
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = env.folder("DATA_DIR", BASE_DIR / "data")
 # It holds keys, sessions and the broker's password: nobody else's business on this machine.
-DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+try:
+    DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+except OSError as error:
+    raise env.BadSetting(f"DATA_DIR={str(DATA_DIR)!r}: no folder can be made there ({error.strerror})") from error
 NODE_MODULES = env.folder("NODE_MODULES", BASE_DIR / "node_modules")
 
 
@@ -37,8 +40,7 @@ def database(url: str) -> dict[str, Any]:
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             },
         }
-    parts = urlsplit(url)
-    if parts.scheme not in ("postgres", "postgresql"):
+    if (parts := postgres_address(url)) is None:
         raise env.BadSetting("DATABASE_URL: expected postgres://user:password@host:port/name, or nothing for SQLite")
     return {
         "ENGINE": "django.db.backends.postgresql",
@@ -52,6 +54,16 @@ def database(url: str) -> dict[str, Any]:
         "CONN_MAX_AGE": 0,
         "CONN_HEALTH_CHECKS": True,
     }
+
+
+def postgres_address(url: str) -> SplitResult | None:
+    """None unless it is one: with the name of a database, and a port that is a number if any."""
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError:
+        return None
+    return parts if has_port and parts.scheme in ("postgres", "postgresql") and parts.path.strip("/") else None
 
 
 SECRET_KEY = kept_secret("SECRET_KEY")
@@ -251,6 +263,7 @@ PAGE_SLOTS = env.integer("PAGE_SLOTS", 8)
 METRICS_OPEN = env.flag("METRICS_OPEN", False)
 """/metrics without a token, for scrapers on a closed network."""
 
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 # A line for each of three tasks a second would bury what matters.
 QUIET_LOGGERS = ("axes", "httpx", "celery.app.trace", "celery.worker.strategy", "celery.beat")
 LOGGING = {
@@ -258,6 +271,6 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
-    "root": {"handlers": ["console"], "level": env.text("LOG_LEVEL", "INFO")},
+    "root": {"handlers": ["console"], "level": env.choice("LOG_LEVEL", "INFO", LOG_LEVELS)},
     "loggers": {name: {"level": "WARNING"} for name in QUIET_LOGGERS},
 }

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-READ = re.compile(r'\benv\.(?:text|secret|number|integer|flag|words|folder)\(\s*"([A-Z_]+)"')
+READ = re.compile(r'\benv\.(?:text|secret|number|integer|flag|choice|words|folder)\(\s*"([A-Z_]+)"')
 
 
 def settings_read() -> set[str]:
