@@ -8,7 +8,7 @@ from ninja.utils import check_csrf
 from console.accounts import tokens
 from console.accounts.access import SAFE_METHODS, refusal
 from console.accounts.audit import Actor, person
-from console.accounts.models import Role, User
+from console.accounts.models import InferenceKey, JoinToken, Role, User
 from console.api.errors import ApiError
 
 HOW_TO_LOG_IN = "Send `Authorization: Bearer <API token>`, or log in."
@@ -62,8 +62,19 @@ def _by_token(request: HttpRequest) -> Caller:
         raise ApiError(401, HOW_TO_LOG_IN)
     token = tokens.find(plain.strip())
     if token is None:
-        raise ApiError(401, "This token is unknown, has expired or was revoked. Ask an admin for a new one.")
+        raise ApiError(401, _why_no_token(plain.strip()))
     return Caller(tokens.actor(token), token.user, f"token {token.pk}")
+
+
+def _why_no_token(plain: str) -> str:
+    """A secret of another kind is told by how it begins."""
+    if plain.startswith(f"{InferenceKey.KIND}-"):
+        return (
+            "This is an inference key, which only the router takes. The API needs an API token: ask an admin for one."
+        )
+    if plain.startswith(f"{JoinToken.KIND}-"):
+        return "This is a join token, with which machines join. The API needs an API token: ask an admin for one."
+    return "This token is unknown, has expired or was revoked. Ask an admin for a new one."
 
 
 def _by_session(request: HttpRequest) -> Caller:

@@ -11,9 +11,10 @@ from console.accounts.audit import Actor, record
 from console.accounts.models import Role
 from console.fleet import guards
 from console.fleet.errors import Conflict, Forbidden, Invalid, NotFound
-from console.fleet.models import Deployment, Revision, Server
+from console.fleet.models import Deployment, Engine, Revision, Server
 from console.fleet.signals import deployment_changed, server_removed
 from console.launch.command import BadArguments, check_arguments, check_environment, is_secret
+from console.simulator.arguments import CONNECTORS
 
 
 class DeploymentData(TypedDict, total=False):
@@ -83,6 +84,7 @@ def roll_back(deployment_id: int, number: int, actor: Actor, reason: str = "") -
 def _create(actor: Actor, data: DeploymentData, reason: str) -> Deployment:
     made = Deployment(**{"server_api_key": secrets.token_urlsafe(24), **_cleaned(data)})
     _validate(made)
+    _check_connector(made)
     with transaction.atomic():
         _save_new(made)
         _keep_revision(made, actor, reason)
@@ -106,6 +108,8 @@ def update_deployment(deployment_id: int, actor: Actor, changes: DeploymentData,
         for field, value in changed.items():
             setattr(subject, field, value)
         _validate(subject)
+        if {"engine", "connector"} & changed.keys():
+            _check_connector(subject)
         if START_FIELDS & changed.keys():
             subject.revision += 1
             _keep_revision(subject, actor, reason)
@@ -161,9 +165,10 @@ def _cleaned(data: DeploymentData) -> dict[str, Any]:
 
 
 def _validate(subject: Deployment) -> None:
-    """Raises Invalid with the first field that is wrong."""
+    """Raises Invalid with the first field that is wrong. Without a connector it has plain servers only."""
+    unchecked = {"engine_args", "engine_env"} if subject.connector else {"engine_args", "engine_env", "connector"}
     try:
-        subject.full_clean(validate_unique=False, validate_constraints=False, exclude=["engine_args", "engine_env"])
+        subject.full_clean(validate_unique=False, validate_constraints=False, exclude=unchecked)
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise Invalid(messages[0], field) from error
@@ -173,6 +178,12 @@ def _validate(subject: Deployment) -> None:
         twin = Deployment.objects.filter(**{field: getattr(subject, field)}).exclude(pk=subject.pk).first()
         if twin is not None:
             raise Invalid(f"Deployment {twin.name} has this already. Choose another.", field)
+
+
+def _check_connector(subject: Deployment) -> None:
+    """vLLM takes connectors that we do not know; the simulated engine has its own few."""
+    if subject.engine == Engine.SIMULATED and subject.connector and subject.connector not in CONNECTORS:
+        raise Invalid(f"The simulated engine has no {subject.connector}. Choose {', '.join(CONNECTORS)}.", "connector")
 
 
 def _check_engine_args(arguments: object) -> None:

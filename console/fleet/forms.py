@@ -38,6 +38,13 @@ def _dress(widget: forms.Widget) -> None:
         widget.attrs.setdefault("class", CONTROL)
 
 
+UNSPLIT = {
+    "No closing quotation": "A quotation mark is not closed.",
+    "No escaped character": "Nothing follows the backslash at the end.",
+}
+"""What `shlex` says, in words for the page."""
+
+
 class ArgumentsField(forms.CharField):
     """A command line's arguments, quoted as in a shell; cleaned to a list. No shell ever sees them."""
 
@@ -47,7 +54,7 @@ class ArgumentsField(forms.CharField):
         try:
             return shlex.split(str(value or ""))
         except ValueError as error:
-            raise forms.ValidationError(f"A quotation mark is not closed: {error}.") from error
+            raise forms.ValidationError(UNSPLIT.get(str(error), f"This is no command line: {error}.")) from error
 
     def prepare_value(self, value: Any) -> Any:
         return shlex.join(value) if isinstance(value, list) else value

@@ -40,7 +40,7 @@ def ours(subject: Server) -> None:
 def server(server_id: int) -> Server:
     found = Server.objects.with_names().filter(pk=server_id).first()
     if found is None:
-        raise NotFound("This server does not exist any more. Go back to its deployment.")
+        raise NotFound(f"There is no server with id {server_id}. If there was one, it has been deleted.")
     return found
 
 

@@ -44,6 +44,7 @@ def test_its_servers_key_is_made_and_never_shown() -> None:
         ({"retries": 6}, "retries"),
         ({"wait_for_server_s": 601}, "wait_for_server_s"),
         ({"ttft_limit_ms": 0}, "ttft_limit_ms"),
+        ({"engine": "simulated", "connector": "Nope"}, "connector"),
         ({"engine_args": "--max-model-len 100"}, "engine_args"),
         ({"engine_args": ["--port", "80"]}, "engine_args"),
         ({"engine_env": {"CUDA_VISIBLE_DEVICES": "0"}}, "engine_env"),

@@ -30,6 +30,12 @@ def test_a_method_that_a_path_does_not_have_is_named_with_those_it_has(path: str
     assert "GET" in answer.headers["Allow"]
 
 
+def test_a_server_that_never_was_is_not_called_one_that_was() -> None:
+    answer = Api(Role.OPERATOR).post("/servers/999/start", {})
+    assert answer.status == 404
+    assert answer.error["message"] == "There is no server with id 999. If there was one, it has been deleted."
+
+
 def test_a_body_that_is_not_json_is_refused() -> None:
     answer = Api(Role.ADMIN).post("/tokens", b"{name: ci")
     assert (answer.status, answer.error["code"]) == (400, "not_json")

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from console.accounts.models import ApiToken, Role, User
+from console.accounts.models import ApiToken, InferenceKey, JoinToken, Role, User
 from tests.api.calls import Api, Browser
 
 pytestmark = pytest.mark.django_db
@@ -85,3 +85,11 @@ def test_a_token_falls_with_its_owners_role() -> None:
     api = Api(Role.ADMIN)
     User.objects.update(role=Role.VIEWER)
     assert api.post("/tokens", {"name": "ci"}).status == 403
+
+
+@pytest.mark.parametrize(("kind", "words"), [(InferenceKey, "an inference key"), (JoinToken, "a join token")])
+def test_a_secret_of_another_kind_is_called_what_it_is(kind: type[InferenceKey | JoinToken], words: str) -> None:
+    answer = Api(Authorization=f"Bearer {kind.make_plain()}").get("/servers")
+    assert answer.status == 401
+    assert f"This is {words}" in answer.error["message"]
+    assert "The API needs an API token" in answer.error["message"]

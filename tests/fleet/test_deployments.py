@@ -7,7 +7,7 @@ import pytest
 from console.accounts.models import AuditEntry
 from console.fleet import actions
 from console.fleet.errors import Conflict, FleetError, Forbidden, Invalid, NotFound
-from console.fleet.models import Deployment, Server
+from console.fleet.models import Deployment, Engine, Server
 from console.fleet.states import ServerState
 from tests.factories import ADMIN, OPERATOR, VIEWER, make_deployment, make_host, make_server
 from tests.sent import Sent
@@ -54,6 +54,14 @@ def test_what_cannot_be_meant_is_refused_by_field(field: str, value: object) -> 
         actions.create_deployment(ADMIN, data(**{field: value}))
     assert refused.value.field == field
     assert not Deployment.objects.exists()
+
+
+def test_only_the_simulated_engine_is_held_to_its_few_connectors() -> None:
+    made = actions.create_deployment(ADMIN, data(engine=Engine.VLLM, connector="LMCacheConnectorV1"))
+    with pytest.raises(Invalid, match="Choose NixlConnector") as refused:
+        actions.update_deployment(made.pk, ADMIN, {"engine": Engine.SIMULATED})
+    assert refused.value.field == "connector"
+    assert actions.update_deployment(made.pk, ADMIN, {"engine": Engine.SIMULATED, "connector": ""}).connector == ""
 
 
 @pytest.mark.parametrize("field", ["name", "served_model_name"])
