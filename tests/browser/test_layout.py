@@ -38,3 +38,11 @@ def test_what_a_role_does_can_be_read_to_its_end(small: Page) -> None:
     words = small.locator(".track .what")
     expect(words).to_have_count(3)
     assert words.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
+
+
+def test_an_empty_chart_says_nothing_before_the_traffic_is_known(small: Page) -> None:
+    small.route_web_socket("**/ws/**", lambda socket: None)
+    small.goto("/deployments/demo/")
+    expect(small.locator("[data-chart=ttft] canvas")).to_be_visible()
+    small.wait_for_timeout(1000)  # several times as long as it takes to draw
+    expect(small.locator(".chart-none:visible")).to_have_count(0)

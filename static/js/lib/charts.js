@@ -147,7 +147,7 @@ export class Charts {
     view.seconds = series.secondsIn(view.now - view.windowS - 1, view.now);
     for (const { plot, data, home } of this.charts) {
       plot.setData(data());
-      home.querySelector(".chart-none").hidden = plot.data[0].length > 0;
+      home.querySelector(".chart-none").hidden = !series.isLoaded || plot.data[0].length > 0;
     }
   }
 

@@ -29,6 +29,8 @@ const dropBefore = (list, t) => {
 };
 
 export class Series {
+  isLoaded = false; // before, an empty chart says nothing about the traffic
+
   constructor() { this.clear(); }
 
   clear() {
@@ -41,6 +43,7 @@ export class Series {
 
   load(snapshot) {
     this.clear();
+    this.isLoaded = true;
     for (const list of [snapshot.ttft, snapshot.gaps, snapshot.long_prompts]) list.forEach((event) => this.add(event));
     snapshot.moves.forEach((move) => this.moves.set(move.id, move));
     snapshot.requests.forEach((request) => this.add({ type: "request", request }));
