@@ -40,6 +40,16 @@ def test_what_a_role_does_can_be_read_to_its_end(small: Page) -> None:
     assert words.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
 
 
+def test_the_page_of_a_log_begins_at_its_end_and_fills_the_window(small: Page) -> None:
+    small.goto("/servers/1/log/")
+    log, view = small.locator("pre.log"), small.locator(".log-end")
+    expect(log).to_be_visible()
+    assert log.evaluate("log => log.offsetHeight") > view.evaluate("view => view.clientHeight")
+    (text,), (window,) = sides(small, "pre.log"), sides(small, ".log-end")
+    assert text["bottom"] == pytest.approx(window["bottom"], abs=1)
+    assert 900 - window["bottom"] < 100
+
+
 def test_an_empty_chart_says_nothing_before_the_traffic_is_known(small: Page) -> None:
     small.route_web_socket("**/ws/**", lambda socket: None)
     small.goto("/deployments/demo/")
