@@ -38,6 +38,11 @@ def _dress(widget: forms.Widget) -> None:
         widget.attrs.setdefault("class", CONTROL)
 
 
+def _short(value: Any) -> Any:
+    """2000 for 2000.0, as one would type it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 UNSPLIT = {
     "No closing quotation": "A quotation mark is not closed.",
     "No escaped character": "Nothing follows the backslash at the end.",
@@ -211,7 +216,7 @@ class DeploymentForm(PageForm):
 
     def __init__(self, *args: Any, admin: bool, deployment: Deployment | None = None, **kwargs: Any) -> None:
         if deployment is not None:
-            kwargs["initial"] = {field: getattr(deployment, field) for field in self.EDITED}
+            kwargs["initial"] = {field: _short(getattr(deployment, field)) for field in self.EDITED}
         super().__init__(*args, **kwargs)
         for field in ("engine_args", "engine_env"):
             self.fields[field].disabled = not admin

@@ -1,5 +1,7 @@
 """Adding, changing and deleting a deployment."""
 
+import re
+
 import pytest
 from django.test import Client
 
@@ -136,3 +138,18 @@ def test_a_deployment_with_running_servers_is_not_deleted(fleet: Fleet, admin: C
     answer = admin.post("/deployments/chat/delete/", follow=True)
     assert "Stop them, then delete chat" in answer.text
     assert Deployment.objects.filter(name="chat").exists()
+
+
+def test_the_settings_show_whole_numbers_as_one_types_them(fleet: Fleet, operator: Client) -> None:
+    fleet.deployment.ttft_limit_ms = 2000.0
+    fleet.deployment.gap_limit_ms = 62.5
+    fleet.deployment.save(update_fields=["ttft_limit_ms", "gap_limit_ms"])
+    page = operator.get(EDIT).text
+    assert 'value="2000"' in page
+    assert 'value="62.5"' in page
+    assert '.0"' not in page
+
+
+def test_a_form_that_is_shown_again_says_first_that_nothing_was_changed(fleet: Fleet, operator: Client) -> None:
+    page = operator.post(NEW, typed(model="")).text
+    assert re.search(r'class="notice notice-bad" role="alert">.*Nothing was changed\.', page)
