@@ -56,3 +56,11 @@ def test_an_empty_chart_says_nothing_before_the_traffic_is_known(small: Page) ->
     expect(small.locator("[data-chart=ttft] canvas")).to_be_visible()
     small.wait_for_timeout(1000)  # several times as long as it takes to draw
     expect(small.locator(".chart-none:visible")).to_have_count(0)
+
+
+def test_the_figures_of_a_deployment_reach_the_bottom_of_its_card(small: Page) -> None:
+    small.goto("/")
+    card = small.locator("article.deployment").first
+    card.evaluate("card => { card.style.height = '20rem'; }")  # as beside a neighbour with more servers
+    figures, whole = sides(small, ".deployment-numbers")[0], sides(small, "article.deployment")[0]
+    assert figures["bottom"] == pytest.approx(whole["bottom"], abs=1.5)
