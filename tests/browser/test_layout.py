@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.running import RunningDemo
+from tests.waiting import wait_for
+
 pytestmark = pytest.mark.browser
 LONG_STATE = "Unreachable: host this-machine stopped reporting; it was ready and may well go on, as far as one can tell"
 
@@ -64,3 +67,10 @@ def test_the_figures_of_a_deployment_reach_the_bottom_of_its_card(small: Page) -
     card.evaluate("card => { card.style.height = '20rem'; }")  # as beside a neighbour with more servers
     figures, whole = sides(small, ".deployment-numbers")[0], sides(small, "article.deployment")[0]
     assert figures["bottom"] == pytest.approx(whole["bottom"], abs=1.5)
+
+
+def test_the_last_part_of_a_request_stays_on_its_track(small: Page, demo: RunningDemo) -> None:
+    wait_for(lambda: demo.get("/api/requests", limit=1)["items"], "a finished request")
+    small.goto(f"/requests/{demo.get('/api/requests', limit=1)['items'][0]['request_id']}/")
+    tracks, bars = sides(small, ".waterfall .lane"), sides(small, ".waterfall .lane i")
+    assert all(bar["right"] <= track["right"] + 0.1 for bar, track in zip(bars, tracks, strict=True))
