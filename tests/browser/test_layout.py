@@ -43,6 +43,29 @@ def test_what_a_role_does_can_be_read_to_its_end(small: Page) -> None:
     assert words.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
 
 
+def test_the_inputs_of_a_row_stand_in_line_though_a_label_is_long(small: Page) -> None:
+    small.goto("/deployments/new/")
+    long_one = small.get_by_label("Busy decode server, streams")
+    neighbours = [small.get_by_label("Short prompts, tokens"), small.get_by_label("Share to plain servers, %")]
+    top = long_one.evaluate("input => input.getBoundingClientRect().top")
+    assert [one.evaluate("input => input.getBoundingClientRect().top") for one in neighbours] == [top, top]
+
+
+@pytest.mark.parametrize(("path", "button"), [("/audit/", "Filter"), ("/hosts/this-machine/", "Check it")])
+def test_a_button_is_as_high_as_the_fields_beside_it(small: Page, path: str, button: str) -> None:
+    small.goto(path)
+    (beside,) = sides(small, f".filters > button:has-text('{button}')")
+    field = sides(small, ".filters .form-control, .filters .form-select")[0]
+    assert (beside["top"], beside["bottom"]) == pytest.approx((field["top"], field["bottom"]), abs=0.5)
+
+
+def test_the_last_row_of_a_table_has_no_line_of_its_own(small: Page) -> None:
+    small.goto("/deployments/demo/pairs/")
+    last = small.locator("table.list tbody tr:last-child > *")
+    widths = last.evaluate_all("all => all.map((cell) => getComputedStyle(cell).borderBottomWidth)")
+    assert set(widths) == {"0px"}
+
+
 def test_the_page_of_a_log_begins_at_its_end_and_fills_the_window(small: Page) -> None:
     small.goto("/servers/1/log/")
     log, view = small.locator("pre.log"), small.locator(".log-end")
@@ -51,6 +74,14 @@ def test_the_page_of_a_log_begins_at_its_end_and_fills_the_window(small: Page) -
     (text,), (window,) = sides(small, "pre.log"), sides(small, ".log-end")
     assert text["bottom"] == pytest.approx(window["bottom"], abs=1)
     assert 900 - window["bottom"] < 100
+
+
+def test_words_about_pairs_keep_away_from_what_follows_in_the_dialog_of_a_move(small: Page) -> None:
+    small.goto("/servers/1/move/?role=plain")
+    (words,), (table,) = sides(small, ".arrow-table + .help"), sides(small, ".arrow-table")
+    following = sides(small, ".arrow-table + .help + *")[0]
+    assert words["top"] - table["bottom"] >= 8
+    assert following["top"] - words["bottom"] >= 8
 
 
 def test_an_empty_chart_says_nothing_before_the_traffic_is_known(small: Page) -> None:
