@@ -60,11 +60,11 @@ def _covers(allowed: list[str], name: str) -> bool:
 
 
 def _redis() -> Iterator[CheckMessage]:
-    parts = urlsplit(settings.REDIS_URL)
-    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path):
+    if not _is_broker(settings.REDIS_URL):
         yield Error(
             "REDIS_URL is not the address of a Redis or Valkey.",
-            hint="Give redis://:password@host:6379/0, or leave it unset to start an embedded Valkey.",
+            hint="Give redis://:password@host:6379/0, with %2F for / and the like in a password, or leave it unset to "
+            "start an embedded Valkey.",
             id="switchyard.E005",
         )
     public = urlsplit(settings.BROKER_PUBLIC_URL)
@@ -86,6 +86,15 @@ def _redis() -> Iterator[CheckMessage]:
             hint="Use letters, digits, hyphens and underscores, for example REDIS_PREFIX=switchyard",
             id="switchyard.E006",
         )
+
+
+def _is_broker(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError:
+        return False
+    return has_port and parts.scheme in ("redis", "rediss", "unix") and bool(parts.hostname or parts.path)
 
 
 def _is_address(text: str) -> bool:

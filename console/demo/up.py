@@ -65,7 +65,7 @@ def start(supervisor: Supervisor, place: Place) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     call_command("migrate", interactive=False, verbosity=0)
-    connections.close_all()  # this process asks the database nothing more
+    connections.close_all()  # none stays open in this process
     for spec in console_processes(place, child_env):
         supervisor.start(spec)
     return child_env

@@ -7,8 +7,9 @@ import httpx
 import pytest
 from django.conf import settings
 
+from tests.own import held_port
 from tests.running import RunningDemo
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.whole_demo
 
@@ -38,6 +39,20 @@ def test_it_ends_without_a_trace(console: RunningDemo) -> None:
     console.stop()
     assert console.process.returncode == 0, console.output
     assert console.processes() == []
+
+
+def test_it_says_what_is_missing_and_starts_all_the_same(tmp_path: Path) -> None:
+    """A broker that answers, and somebody who can log in."""
+    with held_port() as port:
+        console = RunningDemo(tmp_path, command="up", REDIS_URL=f"redis://:secret@127.0.0.1:{port}/0")
+        try:
+            console.wait_until_ready()
+            wait_until(lambda: "createperson NAME --role admin" in console.output, "it speaks of people")
+            assert f"redis://127.0.0.1:{port}/0, does not answer" in console.output
+            assert "secret" not in console.output
+            assert names(console) >= {"web"}
+        finally:
+            console.stop()
 
 
 def test_a_given_broker_is_used_instead_of_one_of_its_own(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from console import env
-from console.demo import plans, up
+from console.demo import notices, plans, up
 from console.demo.children import ChildSpec
 from console.demo.ports import pick_range
 from console.demo.seed import ready_line
@@ -40,6 +40,8 @@ class Command(BaseCommand):
         _put_aside(file)
         say(f"Starting Switchyard in {place.data_dir}")
         child_env = up.start(supervisor, place)
+        if notice := notices.of_broker(child_env["REDIS_URL"]):
+            say(notice)
         since = time.time()
         supervisor.start(agent(place, plan, child_env))
         say(f"Launching {len(plan.servers)} servers, for at most {plan.ready_limit_s:.0f} s")

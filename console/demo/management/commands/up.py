@@ -4,9 +4,10 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections
 
 from console import env
-from console.demo import up
+from console.demo import notices, up
 from console.demo.supervise import CannotRun, StopAsked, Supervisor, say
 
 
@@ -26,9 +27,12 @@ class Command(BaseCommand):
         try:
             place = up.Place.from_environment(settings.DATA_DIR, bind)
             with Supervisor(place.data_dir, say) as supervisor:
-                up.start(supervisor, place)
+                child_env = up.start(supervisor, place)
                 up.wait_until_it_answers(supervisor, place)
                 say(f"Switchyard is ready: {place.url}")
+                for notice in filter(None, (notices.of_broker(child_env["REDIS_URL"]), notices.of_people())):
+                    say(notice)
+                connections.close_all()  # none stays open in this process
                 supervisor.run_forever()
         except StopAsked:
             say("Stopped.")
