@@ -17,6 +17,7 @@ from tests.factories import make_host
 
 pytestmark = pytest.mark.django_db
 NEW = "/hosts/new/"
+AS_REGION = {"HX-Request": "true"}
 COMMAND = re.compile(r"python manage\.py agent --name (\S+) --console (\S+) --token (syj-[\w-]+)")
 
 
@@ -76,21 +77,21 @@ def test_a_host_that_joined_appears_by_itself_and_by_a_reload(admin: Client) -> 
     make(admin)
     token = JoinToken.objects.get()
     region = reverse("hosts_joined", args=[token.pk])
-    assert "Nobody yet" in admin.get(region).text
+    assert "Nobody yet" in admin.get(region, headers=AS_REGION).text
     assert region in make(admin, name="another").replace(str(token.pk + 1), str(token.pk))
     engines = {"vllm": "0.31.0", "nixl": None}
     joined(token, inventory={"engines": engines, "addresses": ["10.0.0.7"]}, address="10.0.0.7")
     for address in (region, f"{NEW}?token={token.pk}"):
-        page = admin.get(address).text
+        page = admin.get(address, headers=AS_REGION).text
         assert all(words in page for words in ("gpu01", "10.0.0.7", "0.31.0", "4 × Simulated GPU"))
 
 
 def test_the_list_of_tokens_shows_by_itself_who_has_joined(admin: Client) -> None:
     page = make(admin)
     assert 'id="tokens-region" data-poll hx-get="/hosts/join-tokens/"' in page
-    assert "nobody" in admin.get("/hosts/join-tokens/").text
+    assert "nobody" in admin.get("/hosts/join-tokens/", headers=AS_REGION).text
     joined(JoinToken.objects.get())
-    shown = admin.get("/hosts/join-tokens/").text
+    shown = admin.get("/hosts/join-tokens/", headers=AS_REGION).text
     assert '<a href="/hosts/gpu01/">gpu01</a>' in shown
     assert "<main" not in shown
 
@@ -98,7 +99,8 @@ def test_the_list_of_tokens_shows_by_itself_who_has_joined(admin: Client) -> Non
 def test_a_token_that_is_void_says_that_nobody_will_come(admin: Client) -> None:
     make(admin)
     JoinToken.objects.update(revoked_at=timezone.now())
-    assert "nobody will" in admin.get(reverse("hosts_joined", args=[JoinToken.objects.get().pk])).text
+    region = reverse("hosts_joined", args=[JoinToken.objects.get().pk])
+    assert "nobody will" in admin.get(region, headers=AS_REGION).text
 
 
 def test_a_token_is_taken_back_by_an_admin_only(admin: Client, operator: Client) -> None:
@@ -154,3 +156,12 @@ def test_a_revoked_host_says_so_on_its_page_and_in_the_list(admin: Client, opera
 def test_a_host_without_a_join_token_cannot_be_revoked(admin: Client) -> None:
     make_host("gpu01")
     assert "Change that to lock it out" in admin.post("/hosts/gpu01/revoke/", follow=True).text
+
+
+def test_its_lists_opened_alone_lead_to_the_page_that_holds_them(admin: Client) -> None:
+    make(admin)
+    token = JoinToken.objects.get()
+    assert admin.get("/hosts/join-tokens/").headers["Location"] == NEW
+    assert admin.get(f"/hosts/joined/{token.pk}/").headers["Location"] == f"{NEW}?token={token.pk}"
+    region = admin.get("/hosts/join-tokens/", headers=AS_REGION)
+    assert (region.status_code, "rack 1" in region.text, "<html" in region.text) == (200, True, False)

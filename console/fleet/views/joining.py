@@ -4,7 +4,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -45,13 +45,17 @@ def new(request: HttpRequest) -> HttpResponse:
 @needs(Role.ADMIN)
 def joined(request: HttpRequest, token_id: int) -> HttpResponse:
     token = get_object_or_404(JoinToken, pk=token_id)
+    if not answers.is_region(request):
+        return redirect(f"{reverse('host_new')}?token={token.pk}")
     return render(request, "fleet/_joined.html", {"token": token, "joined": _joined_with(token)})
 
 
 @require_safe
 @needs(Role.ADMIN)
 def token_list(request: HttpRequest) -> HttpResponse:
-    """The list alone, which shows by itself who has joined since."""
+    """The list alone, which shows by itself who has joined since. Opened as a page it is the one that holds it."""
+    if not answers.is_region(request):
+        return redirect("host_new")
     return render(request, "fleet/_join_tokens.html", {"tokens": join_tokens.newest_first()})
 
 
