@@ -189,3 +189,7 @@ def test_what_does_not_exist_says_so(path: str, fleet: Fleet, viewer: Client) ->
 
 def test_a_refusal_names_the_role_that_is_needed(fleet: Fleet, viewer: Client) -> None:
     assert "This needs the role operator" in viewer.get(address("deployment_new", fleet)).text
+
+
+def test_the_icon_is_where_browsers_look_for_it(client: Client) -> None:
+    assert client.get("/favicon.ico").headers["Location"] == "/static/icon.svg"
