@@ -1,5 +1,6 @@
 """Hosts: heartbeats, what they hold, joining one, and maintenance."""
 
+import re
 from datetime import timedelta
 
 from django.db import connection
@@ -112,3 +113,15 @@ def test_emptying_a_host_takes_a_confirmation_when_traffic_loses_something(fleet
     operator.post("/hosts/gpu01/drain/", {"confirmed": "on", "reason": "new fans"})
     assert Host.objects.get().maintenance
     assert set(Server.objects.exclude(state="stopped").values_list("state", flat=True)) == {"draining"}
+
+
+def test_hosts_stand_in_one_order_everywhere(fleet: Fleet, viewer: Client) -> None:
+    for name in ("gpu03", "gpu00", "gpu02"):
+        make_host(name)
+    for page in (viewer.get("/").text, viewer.get("/hosts/").text):
+        assert re.findall(r"<strong>(gpu\d+)</strong>", page) == ["gpu00", "gpu01", "gpu02", "gpu03"]
+
+
+def test_maintenance_is_told_once(fleet: Fleet, admin: Client) -> None:
+    page = admin.post("/hosts/gpu01/maintenance/", {"on": "1"}, follow=True).text
+    assert page.count("nothing new is launched") == 1

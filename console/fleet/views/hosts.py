@@ -3,7 +3,7 @@
 from django.conf import settings
 from django.db.models import Prefetch, Sum
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -32,7 +32,10 @@ def listing(request: HttpRequest) -> HttpResponse:
     servers = Prefetch("servers", Server.objects.select_related("deployment"))
     context = {
         "section": "hosts",
-        "hosts": Host.objects.select_related("login").prefetch_related("gpus", servers).annotate(**GPU_SUMS),
+        "hosts": Host.objects.select_related("login")
+        .prefetch_related("gpus", servers)
+        .annotate(**GPU_SUMS)
+        .order_by("name"),
         "all_silent": suspect_ourselves(),
         "agent_command": agent_command(request),
     }
@@ -86,6 +89,8 @@ def maintenance(request: HttpRequest, name: str) -> HttpResponse:
         actions.set_maintenance(host.pk, on, actor_of(request))
     except FleetError as error:
         return answers.refused(request, error, back)
+    if on and not answers.is_region(request):
+        return redirect(back)  # the page itself says what maintenance means
     text = f"{name} is in maintenance: nothing new is launched there; what runs goes on."
     return answers.done(request, text if on else f"{name} takes launches again.", back)
 
