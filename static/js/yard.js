@@ -40,11 +40,13 @@ const tellNumbers = () => {
 
 const MODES = {
   split: "Split", plain: "Plain", "split and plain": "Split and plain", fallback: "Fallback", refusing: "Refusing", down: "Down",
+  empty: "No server yet",
 };
 const MODE_WHY = {
   fallback: "No pair is ready. Requests are served without splitting: by a plain server, else by a decode server.",
   refusing: "No pair is ready, and this deployment is set to refuse: requests that would be split get 503.",
   down: "No server is ready that could answer: every request gets 503.",
+  empty: "Add one: until it is ready every request gets 503.",
 };
 const tellMode = (mode) => {
   const badge = document.getElementById("mode");
@@ -55,6 +57,7 @@ const tellMode = (mode) => {
 
 const modeOfCards = () => {
   // As the server counts it.
+  if (!document.querySelector(".server")) return "empty";
   const ready = (role) => document.querySelector(`.server[data-role="${role}"][data-state="ready"]`);
   const [prefill, decode, plain] = ["prefill", "decode", "plain"].map(ready);
   if (prefill && decode) return plain ? "split and plain" : "split";
@@ -79,7 +82,7 @@ const takeSnapshot = (snapshot) => {
   for (const card of document.querySelectorAll(".server")) if (!known.has(card.dataset.server)) card.remove();
   snapshot.servers.forEach(fill);
   rows.load(snapshot.requests);
-  tellMode(snapshot.mode);
+  tellMode(snapshot.servers.length ? snapshot.mode : "empty");
   tell();
 };
 

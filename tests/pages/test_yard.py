@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from console.fleet.models import Deployment, Pair, Server, WhenNoPair
 from console.fleet.pages.overview import MODE_TEXT, MODE_WHY
 from console.fleet.states import MoveStatus, PairState, ServerRole, ServerState
-from tests.factories import make_move, make_server
+from tests.factories import make_deployment, make_move, make_server
 from tests.pages.conftest import Fleet
 
 YARD = "/deployments/chat/"
@@ -140,3 +140,11 @@ def test_no_page_holds_a_script_or_a_handler_of_its_own(path: str, fleet: Fleet,
     assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
     assert re.findall(r"<script(?![^>]*\bsrc=)", answer.text) == []
     assert re.findall(r"\son\w+=", answer.text) == []
+
+
+def test_a_deployment_without_servers_is_new_and_not_down(fleet: Fleet, operator: Client) -> None:
+    make_deployment("fresh")
+    for page in (operator.get("/deployments/fresh/").text, operator.get("/").text):
+        assert 'data-mode="empty"' in page
+        assert ">No server yet<" in page
+        assert ">Down<" not in page

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,11 +21,13 @@ MODE_TEXT: Mapping[str, str] = {
     "fallback": "Fallback",
     "refusing": "Refusing",
     "down": "Down",
+    "empty": "No server yet",
 }
 MODE_WHY: Mapping[str, str] = {
     "fallback": "No pair is ready. Requests are served without splitting: by a plain server, else by a decode server.",
     "refusing": "No pair is ready, and this deployment is set to refuse: requests that would be split get 503.",
     "down": "No server is ready that could answer: every request gets 503.",
+    "empty": "Add one: until it is ready every request gets 503.",
 }
 """Of the modes that need an explanation; the script of a deployment's page has the same words."""
 COLUMNS: tuple[tuple[ServerRole, str], ...] = (
@@ -34,6 +36,11 @@ COLUMNS: tuple[tuple[ServerRole, str], ...] = (
     (ServerRole.PLAIN, "does both on one server"),
 )
 """The columns of the yard, with what each is for."""
+
+
+def shown_mode(mode: str, servers: Sequence[object]) -> str:
+    """A deployment that has no server yet is not broken."""
+    return mode if servers else "empty"
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,7 @@ def _summary(deployment: Deployment, finished: list[tuple[float | None, float | 
     failed = [f"{server.name}: {server.failure.get('message', 'failed')}" for server in servers if server.failure]
     return Summary(
         deployment=deployment,
-        mode=mode(servers, deployment.when_no_pair),
+        mode=shown_mode(mode(servers, deployment.when_no_pair), servers),
         roles=by_role(servers),
         degradations=[*failed, *notes],
         requests_per_min=len(finished) / minutes if finished else None,

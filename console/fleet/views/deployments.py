@@ -14,7 +14,7 @@ from console.fleet import actions
 from console.fleet.errors import FleetError
 from console.fleet.forms import CloneForm, DeploymentForm
 from console.fleet.models import Deployment
-from console.fleet.pages.overview import COLUMNS, MODE_TEXT, MODE_WHY
+from console.fleet.pages.overview import COLUMNS, MODE_TEXT, MODE_WHY, shown_mode
 from console.fleet.pages.pairs import beside_the_yard
 from console.fleet.pages.revisions import told_revisions
 from console.fleet.states import MoveStatus, ServerRole
@@ -44,12 +44,13 @@ def yard(request: HttpRequest, name: str) -> HttpResponse:
         {"role": role, "label": role.label, "what": what, "cards": [c for c in seen["servers"] if c["role"] == role]}
         for role, what in COLUMNS
     ]
+    mode = shown_mode(seen["mode"], seen["servers"])
     context = {
         "section": "deployments",
         "deployment": deployment,
-        "mode": seen["mode"],
-        "mode_text": MODE_TEXT.get(seen["mode"], seen["mode"]),
-        "mode_why": MODE_WHY.get(seen["mode"], ""),
+        "mode": mode,
+        "mode_text": MODE_TEXT.get(mode, mode),
+        "mode_why": MODE_WHY.get(mode, ""),
         "columns": columns,
         "role_choices": ServerRole.choices,
         "open_move": next((move for move in seen["moves"] if move["finished_at"] is None), None),
