@@ -52,7 +52,9 @@ const tellMode = (mode) => {
   const badge = document.getElementById("mode");
   badge.dataset.mode = mode;
   badge.textContent = MODES[mode] ?? mode;
-  document.getElementById("mode-why").textContent = MODE_WHY[mode] ?? "";
+  const why = document.getElementById("mode-why");
+  why.textContent = MODE_WHY[mode] ?? "";
+  why.hidden = !why.textContent;
 };
 
 const modeOfCards = () => {
