@@ -26,13 +26,19 @@ TRUE, FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 UNCLEAR = "dry_run is true or false."
 V = TypeVar("V", bound=Callable[..., Any])
 
+REHEARSES = (
+    "Check everything and answer what would happen; change nothing. Given here or in the body, where there is one: "
+    'either does. Such an answer holds `"dry_run": true` and has the header `Dry-Run: true`.'
+)
+REHEARSED = "Dry-Run"
+"""Header of an answer to a rehearsal."""
 PARAMETERS: list[dict[str, Any]] = [
     {
         "in": "query",
         "name": "dry_run",
         "required": False,
         "schema": {"type": "boolean", "default": False},
-        "description": "Check everything and answer what would happen; change nothing.",
+        "description": REHEARSES,
     },
     {
         "in": "header",
@@ -121,8 +127,18 @@ def _rehearse(perform: Callable[[], HttpResponseBase]) -> HttpResponseBase:
     with transaction.atomic():
         response = perform()
         transaction.set_rollback(True)
-    response.headers["Dry-Run"] = "true"
+    if response.status_code < 400:
+        _mark(response)
+    response.headers[REHEARSED] = "true"
     return response
+
+
+def _mark(response: HttpResponseBase) -> None:
+    """In its body too, which is what programs and people keep: it looks like that of the change itself."""
+    assert isinstance(response, HttpResponse)
+    body = json.loads(response.content)
+    if isinstance(body, dict):
+        response.content = json.dumps({"dry_run": True, **body})
 
 
 def _all_or_nothing(perform: Callable[[], HttpResponseBase]) -> HttpResponseBase:

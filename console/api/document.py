@@ -5,14 +5,18 @@ from typing import Any
 from ninja.openapi.schema import OpenAPISchema
 from pydantic.json_schema import models_json_schema
 
+from console.api.changes import REHEARSED
 from console.api.errors import MEANINGS, ErrorOut
 
 DESCRIPTION = """\
 Everything the pages do, for programs. Send `Authorization: Bearer <API token>`; a token acts as its owner, with at most
 the role of its scope. A browser session works too; its changes need the CSRF token in `X-CSRFToken`.
 
-Every change takes `dry_run` and the header `Idempotency-Key`. Lists are `{"items": [...], "count": n}` with `limit` and
-`offset`. Every error is `{"error": {"code", "message", "field", "details"}}`, the last two where they apply.
+Every change takes `dry_run`, as a parameter or in its body, and the header `Idempotency-Key`. What was only rehearsed
+is answered with `"dry_run": true` and the header `Dry-Run: true`.
+
+Lists are `{"items": [...], "count": n}` with `limit` and `offset`. Every error is
+`{"error": {"code", "message", "field", "details"}}`, the last two where they apply.
 """
 
 SECURITY_SCHEMES: dict[str, Any] = {
@@ -34,7 +38,15 @@ def complete(schema: OpenAPISchema) -> OpenAPISchema:
                 operation["responses"][status] = {"$ref": f"#/components/responses/{status}"}
             for parameter in operation["parameters"]:
                 parameter["schema"] = _without_null(parameter["schema"])
+            if any(parameter["name"] == "dry_run" for parameter in operation["parameters"]):
+                _add_rehearsal(operation["responses"])
     return schema
+
+
+def _add_rehearsal(responses: dict[Any, dict[str, Any]]) -> None:
+    for status, response in responses.items():
+        if 200 <= int(status) < 300:
+            response["headers"] = {REHEARSED: {"schema": {"type": "string"}, "description": "`true` after `dry_run`"}}
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

@@ -69,9 +69,7 @@ class Input(Schema):
 class ChangeIn(Input):
     """The body of a change."""
 
-    dry_run: StrictBool = Field(
-        default=False, description="Check everything and answer what would happen; change nothing."
-    )
+    dry_run: StrictBool = Field(default=False, description="As the parameter of that name: either does.")
 
 
 class ReasonIn(ChangeIn):

@@ -121,7 +121,7 @@ def test_what_belongs_to_its_owner_is_a_conflict(body: dict[str, str], sent: Sen
 def test_letting_go(body: dict[str, str], sent: Sent) -> None:
     olga = Api(Role.OPERATOR)
     number = olga.post("/servers/adopt", body).body["id"]
-    assert olga.post(f"/servers/{number}/let-go", {"dry_run": True}).body == {"server": "chat-1", "draining": False}
+    assert olga.post(f"/servers/{number}/let-go", {"dry_run": True}).body["draining"] is False
     Server.objects.update(state=ServerState.READY)
     assert olga.post(f"/servers/{number}/let-go").body == {"server": "chat-1", "draining": True}
     assert Server.objects.get().state == ServerState.DRAINING

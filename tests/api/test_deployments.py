@@ -124,7 +124,7 @@ def test_deployments_are_listed_with_their_servers_and_filtered() -> None:
 def test_a_deployment_is_deleted_with_its_servers_at_rest() -> None:
     make_server(deployment=make_deployment("chat"))
     api = Api(Role.ADMIN)
-    assert api.delete("/deployments/chat?dry_run=true").body == {"deleted": "deployment chat"}
+    assert api.delete("/deployments/chat?dry_run=true").body["deleted"] == "deployment chat"
     assert Deployment.objects.exists()
     assert api.delete("/deployments/chat").status == 200
     assert not Deployment.objects.exists()

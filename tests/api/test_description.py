@@ -33,6 +33,8 @@ def test_every_change_takes_dry_run_and_an_idempotency_key() -> None:
         if method in CHANGES and path not in NOT_A_CHANGE:
             names = {parameter["name"] for parameter in operation["parameters"]}
             assert names >= {"dry_run", "Idempotency-Key"}, (path, method)
+            done = next(operation["responses"][status] for status in operation["responses"] if status.startswith("2"))
+            assert "Dry-Run" in done["headers"], (path, method)
 
 
 def test_every_list_has_limit_and_offset() -> None:

@@ -246,7 +246,7 @@ def test_a_running_server_is_not_deleted() -> None:
 def test_deleting_can_be_rehearsed() -> None:
     server = make_server(name="chat-1")
     rehearsed = Api(Role.OPERATOR).delete(f"/servers/{server.pk}?dry_run=true")
-    assert rehearsed.body == {"deleted": "server chat-1"}
+    assert rehearsed.body == {"dry_run": True, "deleted": "server chat-1"}
     assert Server.objects.exists()
 
 
