@@ -7,7 +7,9 @@ import sys
 import threading
 import warnings
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from celery.exceptions import SecurityWarning
@@ -34,6 +36,7 @@ from console.launch.statefile import StateDirInUse
 
 DEFAULT_PORTS = "21000-21199"
 TASKS_AT_ONCE = 8
+STDERR = 2
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -182,7 +185,7 @@ def work(name: str, broker: Broker) -> None:
     # From here on code is loaded that must not be broken off: some makes errors of its own of a SystemExit.
     asked_to_end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked_to_end.set())
-    worker = _worker_class(asked_to_end)(
+    worker = _worker_class(asked_to_end, name)(
         hostname=f"{name}@switchyard",
         queues=[queue],
         pool="threads",
@@ -196,13 +199,28 @@ def work(name: str, broker: Broker) -> None:
     worker.start()
 
 
-def _worker_class(asked_to_end: threading.Event) -> Any:
-    """A worker that heeds a SIGTERM which came before it took signals itself."""
+def _worker_class(asked_to_end: threading.Event, name: str) -> Any:
+    """A worker that heeds a SIGTERM which came before it took signals itself, and says of Ctrl-C what it means here."""
 
     class AgentWorker(app.Worker):  # type: ignore[misc, name-defined]
         def on_start(self) -> None:
             super().on_start()
+            signal.signal(signal.SIGINT, _on_ctrl_c(name))
             if asked_to_end.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
 
     return AgentWorker
+
+
+def _on_ctrl_c(name: str) -> Callable[[int, FrameType | None], None]:
+    """As SIGTERM. Celery would say that all running tasks are going to be terminated, which sounds like the servers."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        said = (
+            f"\n{name} ends once what it was asked to do is done; its servers run on. Ctrl-C again breaks that off.\n"
+        )
+        os.write(STDERR, said.encode())  # A handler must not print: it may have come in between one.
+        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGQUIT))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    return end
