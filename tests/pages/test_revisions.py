@@ -5,6 +5,7 @@ from django.test import Client
 
 from console.fleet import actions
 from console.fleet.models import Deployment, Server
+from console.fleet.states import ServerState
 from tests.factories import ADMIN
 from tests.pages.conftest import Fleet
 
@@ -41,7 +42,11 @@ def test_a_server_that_runs_with_earlier_settings_is_named(fleet: Fleet, viewer:
     Server.objects.filter(pk=fleet.prefill.pk).update(revision=1)
     Deployment.objects.filter(pk=fleet.deployment.pk).update(revision=2)
     assert "still run with earlier settings" in viewer.get("/deployments/chat/revisions/").text
-    assert "Start it again to take them over." in viewer.get(f"/servers/{fleet.prefill.pk}/").text
+    assert "Stop it and start it again to take them over." in viewer.get(f"/servers/{fleet.prefill.pk}/").text
+    Server.objects.filter(pk=fleet.prefill.pk).update(state=ServerState.STOPPED)
+    assert (
+        "the deployment is at 2. Start it again to take them over." in viewer.get(f"/servers/{fleet.prefill.pk}/").text
+    )
 
 
 def test_a_clone_has_the_settings_and_no_server(changed: Deployment, admin: Client) -> None:
