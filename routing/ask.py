@@ -11,6 +11,7 @@ from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, Refusal
 from routing.large import find, read_large
+from routing.paths import response_of
 from routing.reply import Request
 from routing.sse import DIALECTS
 from routing.table import Deployment, Table
@@ -136,24 +137,36 @@ async def read_ask(request: Request, table: Table, kind: str, responses: Memory)
     """`responses` knows which server made which stored response."""
     body, at = await read_body(request)
     touched = bodies.without_handoff(body)
-    deployment = deployment_for(table, body.get("model"), key_of(request))
+    maker = _maker(request, body, kind, responses)
+    model = body.get("model")
+    if kind == "response" and model is None:
+        model = _model_of(table, maker)
+    deployment = deployment_for(table, model, key_of(request))
     streamed = body.get("stream") is True
     whole = bodies.why_not_split(request.path, body) if kind == "split" else "served by one server"
     prompt = memoryview(request.body)[at:] if request.path in DIALECTS else memoryview(b"")
-    wish = _wish(request, body, deployment, prompt, whole, _maker(request, body, kind, responses))
+    wish = _wish(request, body, deployment, prompt, whole, maker)
     return Ask(request, body, touched, deployment, wish, streamed, len(prompt), headers_for_servers(request))
 
 
 def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory) -> str | None:
     """The server that made the response which this request is about."""
     if kind == "response":
-        response_id = request.path.split("/")[3]
+        response_id = response_of(request.path) or ""
         server_id = responses.get(response_id)
         if server_id is None:
             raise Refusal(404, f"The response `{response_id}` is not known here.", kind="NotFoundError")
         return server_id
     previous = body.get("previous_response_id")
     return responses.get(previous) if isinstance(previous, str) else None
+
+
+def _model_of(table: Table, server_id: str | None) -> str | None:
+    """What a server serves: who asks for a stored response need not name its model."""
+    for deployment in table.deployments.values():
+        if any(server.id == server_id for server in deployment.servers):
+            return deployment.model
+    return None
 
 
 def _wish(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -156,6 +157,8 @@ class Exchange:
         if kind is None:
             message = f"{request.path} is not served here. /v1/models names the models; see the engine's API for paths."
             raise Refusal(404, message, kind="NotFoundError")
+        if not PLAIN_QUERY.fullmatch(request.query):
+            raise Refusal(400, "The query holds characters that no address may hold. Send them percent-encoded.")
         if request.method != method:
             raise Refusal(405, f"Use {method} for {request.path}.", kind="MethodNotAllowed")
         return kind
@@ -239,6 +242,7 @@ class Exchange:
         return found == "too long"
 
 
+PLAIN_QUERY: Final = re.compile(rb"[\x21-\x7e]*")
 TOO_LONG: Final = "too long for the decode server"
 COUNTABLE: Final = ("/v1/chat/completions", "/v1/completions")
 """Whose bodies an engine's tokenizer reads as they are."""

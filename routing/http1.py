@@ -1,12 +1,15 @@
 """HTTP/1.1 as bytes: the head of a request, and the decoding of an answer's body. No sockets here."""
 
+import re
 from typing import Final, Protocol
 
 import httptools
 
 Headers = list[tuple[bytes, bytes]]
+MOST_STATUS: Final = 599
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_LINE_BYTES: Final = 4096
+PLAIN_TARGET: Final = re.compile(r"[\x21-\x7e]+")
 HEX_DIGITS: Final = b"0123456789abcdefABCDEF"
 REMEMBERED_HEADS: Final = 64
 REMEMBERED_HEAD_BYTES: Final = 2048
@@ -18,11 +21,17 @@ class Malformed(ValueError):
 
 
 def request_head(method: str, target: str, headers: Headers, length: int | None) -> bytes:
+    """Raises ValueError for what would end a line: a server would take the rest for another request."""
+    if not PLAIN_TARGET.fullmatch(target):
+        raise ValueError(f"not the target of a request: {target[:200]!r}")
     lines = [f"{method} {target} HTTP/1.1".encode("latin-1")]
     lines += [name + b": " + value for name, value in headers]
     if length is not None:
         lines.append(b"content-length: %d" % length)
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+    head = b"\r\n".join(lines)
+    if head.count(b"\n") != len(lines) - 1 or head.count(b"\r") != len(lines) - 1:
+        raise ValueError("a header holds the end of a line")
+    return head + b"\r\n\r\n"
 
 
 class Head:
@@ -70,6 +79,8 @@ class _ReadHead:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise Malformed(str(error)) from error
         self.status: int = parser.get_status_code()
+        if self.status > MOST_STATUS:
+            raise Malformed(f"there is no status {self.status}")
         self.keep_alive: bool = parser.should_keep_alive()
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -1,5 +1,6 @@
 """Which paths of an engine are reachable through the router, and how each is served. All others are refused."""
 
+import re
 from typing import Final, Literal
 
 PathKind = Literal["split", "direct", "models", "response"]
@@ -23,6 +24,8 @@ DIRECT: Final = (
     "/detokenize",
 )
 METHODS: Final[dict[str, str]] = dict.fromkeys((*SPLIT, *DIRECT), "POST") | {"/v1/models": "GET"}
+RESPONSE: Final = re.compile(r"/v1/responses/([A-Za-z0-9_.-]{1,200})(/cancel)?")
+"""One stored response. An id goes on to a server as it is, so it holds nothing that means anything in HTTP."""
 ROOTS: Final = ("/v1/", "/v2/")
 """Everything under these is the router's to answer, also with its own 404."""
 
@@ -40,9 +43,15 @@ def kind_of(path: str) -> PathKind | None:
         return "direct"
     if path == "/v1/models" or path.startswith("/v1/models/"):
         return "models"
-    if path.startswith("/v1/responses/"):
+    if response_of(path) is not None:
         return "response"
     return None
+
+
+def response_of(path: str) -> str | None:
+    """The id of the stored response that the path is about."""
+    found = RESPONSE.fullmatch(path.rstrip("/"))
+    return found[1] if found and found[1] not in (".", "..") else None
 
 
 def method_of(path: str) -> str:

@@ -156,3 +156,21 @@ def test_framing_follows_the_head() -> None:
 def test_a_request_head_is_one_request_head() -> None:
     head = request_head("POST", "/v1/x?a=b", [(b"host", b"h")], 3)
     assert head == b"POST /v1/x?a=b HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\n"
+
+
+@pytest.mark.parametrize("target", ["/a b", "/a\r\nhost: b", "/a\nb", "/€", "/\x00", ""])
+def test_a_target_that_would_be_more_than_one_is_refused(target: str) -> None:
+    with pytest.raises(ValueError, match="target"):
+        request_head("GET", target, [], None)
+
+
+@pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb", b"a\r"])
+def test_a_header_that_would_be_more_than_one_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match="end of a line"):
+        request_head("GET", "/", [(b"a", value)], None)
+
+
+@pytest.mark.parametrize("status", [600, 999])
+def test_a_status_that_does_not_exist_is_malformed(status: int) -> None:
+    with pytest.raises(Malformed, match=str(status)):
+        Head().feed(b"HTTP/1.1 %d Odd\r\ncontent-length: 0\r\n\r\n" % status)

@@ -1,9 +1,12 @@
 """Which paths are served, and how; all others are a JSON 404."""
 
+import hashlib
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from routing.table import Deployment, Table
 from tests.routing.scripted import (
     Face,
     Seen,
@@ -155,6 +158,39 @@ async def test_a_stored_response_is_read_where_it_was_made() -> None:
             assert follow.json["id"] == response_id
         unknown = await place.get("/v1/responses/resp_x")
     assert unknown.status == 404
+
+
+SMUGGLED = "x%20HTTP/1.1%0d%0ahost:%20a%0d%0a%0d%0aPOST%20/collective_rpc%20HTTP/1.1%0d%0ahost:%20a%0d%0a%0d%0aGET%20/x"
+
+
+@pytest.mark.parametrize("face", ["direct", "asgi"])
+@pytest.mark.parametrize("behind", [SMUGGLED, "a%20b", "%E2%82%AC", "../../../metrics", "input_items", "%2e%2e/load"])
+async def test_nothing_but_its_id_follows_the_path_of_a_stored_response(behind: str, face: Face) -> None:
+    """Decoded and written into a request's first line, some would be requests of their own to an engine."""
+    async with site({"N1": answers(200, {"id": "resp_1"})}, face=face) as place:
+        await place.post({"model": "m", "input": "x"}, "/v1/responses")
+        for path in (f"/v1/responses/resp_1/{behind}", f"/v1/responses/{behind}"):
+            assert (await place.get(path)).status == 404
+        assert [seen.path for seen in place["N1"].seen] == ["/v1/responses"]
+
+
+async def test_a_stored_response_is_found_without_its_models_name() -> None:
+    script = answers(200, {"id": "resp_1"})
+    async with site({"N1": script, "N2": script}) as place:
+        key = frozenset({hashlib.sha256(b"key").hexdigest()})
+        deployments = {"m": ("N1", None), "other": ("N2", key)}
+        table = {
+            name: Deployment(name, name, (place.server(server),), key_hashes=keys)
+            for name, (server, keys) in deployments.items()
+        }
+        place.router.swap(Table(9, MappingProxyType(table)))
+        await place.post({"model": "m", "input": "x"}, "/v1/responses")
+        assert (await place.get("/v1/responses/resp_1")).status == 200
+        assert (await place.post({}, "/v1/responses/resp_1/cancel")).status == 200
+        await place.post({"model": "other", "input": "x"}, "/v1/responses", {"authorization": "Bearer key"})
+        assert (await place.get("/v1/responses/resp_1")).status == 401
+        assert (await place.get("/v1/responses/resp_1", {"authorization": "Bearer key"})).status == 200
+        assert [seen.path for seen in place["N2"].seen] == ["/v1/responses", "/v1/responses/resp_1"]
 
 
 async def test_a_responses_stream_is_split_and_counted() -> None:
