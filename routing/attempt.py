@@ -10,7 +10,7 @@ import orjson
 from routing.affinity import Memory
 from routing.answer import Answer
 from routing.ask import Ask
-from routing.bodies import DecodeBody, NotJson, pieces, prefill_body
+from routing.bodies import DecodeBody, NotJson, has_several_answers, pieces, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
 from routing.errors import Answered, BadAnswer, Headers, LegError
@@ -196,11 +196,13 @@ class Attempt:
             first_token=self._first_token,
             complete=answer.end_stream,
             idle_s=self._timeouts.idle_s,
-            pump=self._job.watch.pump,
+            # The pump takes the first end of a choice for that of the answer.
+            pump=None if has_several_answers(self._path, self._job.ask.body) else self._job.watch.pump,
         )
         try:
             error = await relay.ended
         except asyncio.CancelledError:
+            relay.settle()
             # After the end marker only the last bytes of the transfer are missing: the client, who may leave at that
             # marker, has all of the answer, whatever cancels us.
             if not scanner.is_complete:

@@ -139,6 +139,11 @@ def without_handoff(body: Body) -> bool:
     return found
 
 
+def has_several_answers(path: str, body: Body) -> bool:
+    """Whose tokens come by turns in a stream."""
+    return _number(body.get("n"), 1) != 1 or (path == "/v1/completions" and not _is_one_prompt(body.get("prompt")))
+
+
 def why_not_split(path: str, body: Body) -> str | None:
     """Why this request must be done by one server from start to end; None when it can be split."""
     if _number(body.get("n"), 1) != 1 or _number(body.get("best_of"), 1) != 1:

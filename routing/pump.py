@@ -6,6 +6,7 @@ with, and a new request waits for no token. Needs `make compile`; without it eve
 
 import asyncio
 import contextlib
+import logging
 import os
 import select
 from functools import partial
@@ -22,6 +23,7 @@ except ImportError:
 if TYPE_CHECKING:
     from routing.relay import StreamRelay
 
+logger = logging.getLogger(__name__)
 Shape = tuple[bytes, bytes, bytes, bytes, bool]
 """The bytes of an event before and after a token's text; those before and after the reason in the event that ends the
 answer, counted from its text on (empty: that event is not to be relayed); whether the usage after it is not for the
@@ -87,6 +89,11 @@ class Pump:
         end: End = self._native.detach(key)
         return end
 
+    def settle(self, key: int) -> None:
+        """Whatever the thread has given back of this stream is its relay's at once, an end that waits included."""
+        self._take_back()
+        self._give_back(key)
+
     def look(self) -> None:
         """Brings the records of lent streams up to date."""
         if self._lent:
@@ -113,8 +120,14 @@ class Pump:
     def _give_back(self, key: int) -> None:
         """Nothing happens when it was wanted back meanwhile."""
         end = self._ended.pop(key, None)
-        if end is not None:
-            self._lent.pop(key).take_back(*end)
+        if end is None:
+            return
+        relay = self._lent.pop(key)
+        try:
+            relay.take_back(*end)
+        except Exception:  # The other streams are still to be given back.
+            logger.exception("a stream that was lent broke the router")
+            relay.break_off()
 
     def close(self) -> None:
         if self._native is None:

@@ -35,6 +35,7 @@ class StreamRelay:
         "_held",
         "_idle_s",
         "_idle_timer",
+        "_is_broken",
         "_key",
         "_last",
         "_leg",
@@ -63,10 +64,11 @@ class StreamRelay:
         first_token: Callable[[], None],
         complete: Callable[[], None],
         idle_s: float | None,
-        pump: Pump,
+        pump: Pump | None,
     ) -> None:
         """`begin` sends the answer's head; `first_token` is called once its time is in the record; `complete` ends the
-        answer in the same turn of the event loop, so that its end goes out together with its last event."""
+        answer in the same turn of the event loop, so that its end goes out together with its last event. Without `pump`
+        it is not lent."""
         assert leg.connection is not None
         loop = leg.connection.loop
         self._leg = leg
@@ -82,11 +84,12 @@ class StreamRelay:
         self._last = 0.0
         self._gaps = record.gaps_ms
         self._template: FrameTemplate | None = None
-        self._pump: Pump | None = pump if pump.is_there else None
+        self._pump: Pump | None = pump if pump is not None and pump.is_there else None
         self._key: int | None = None
         """Of the stream, while the pump has it."""
         self._usual = 0
         """Tokens in a row that looked alike."""
+        self._is_broken = False
         self._idle_s = idle_s
         self._idle_timer = loop.call_later(idle_s, self._check_idle) if idle_s is not None else None
         self.begun = False
@@ -117,12 +120,17 @@ class StreamRelay:
         return end
 
     def part(self, data: bytes) -> None:
+        if self._is_broken:
+            return
         self._usual = 0
         try:
             out, counting = self._scanner.feed(data)
         except EventTooLong as error:
             self._connection.close()
             self._end(BadAnswer(str(error)))
+            return
+        except (AttributeError, KeyError, TypeError):  # An event in a shape that no engine gives it.
+            self.break_off()
             return
         if counting:
             self._count(counting)
@@ -218,6 +226,17 @@ class StreamRelay:
             self._scanner.feed(unframed(answered))
         self._connection.take_back(unread)
 
+    def settle(self) -> None:
+        """Reads what has come of a lent stream: it may be its end."""
+        if self._key is not None and self._pump is not None:
+            self._pump.settle(self._key)
+
+    def break_off(self) -> None:
+        """It cannot be read any further."""
+        self._is_broken = True
+        self._connection.close()
+        self._end(BadAnswer(f"{self._connection.pool.name} sent an event that cannot be read"))
+
     def _want_back(self) -> None:
         key, self._key = self._key, None
         if key is not None and self._pump is not None:
@@ -229,6 +248,9 @@ class StreamRelay:
         assert self._idle_s is not None
         if self._key is not None and self._pump is not None:
             self._pump.look()
+            self.settle()
+        if self.ended.done():
+            return
         left_s = self._connection.last_byte_at + self._idle_s - time.monotonic()
         if left_s <= 0 and not self._connection.paused:
             self._connection.close()

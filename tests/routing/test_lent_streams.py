@@ -28,6 +28,7 @@ from tests.routing.scripted import (
     until,
     usage_chunk,
 )
+from tests.waiting import LIMIT_S
 
 IDLE_S = 2.0
 """An idle limit that is longer than a busy machine takes for a step of these tests."""
@@ -126,10 +127,12 @@ class EndsAtOnce(Steps):
 
 
 @asynccontextmanager
-async def whole_but_for_its_end(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Site, Client, Crowd]]:
+async def whole_but_for_its_end(
+    monkeypatch: pytest.MonkeyPatch, policy: Policy | None = None
+) -> AsyncIterator[tuple[Site, Client, Crowd]]:
     """The client has all tokens, and the pump's word that it has them waits for others' beginnings."""
     steps = EndsAtOnce()
-    async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
+    async with site({"P1": prefills, "D1": steps}, policy) as place, Client(place.port) as client:
         crowd = Crowd(place, monkeypatch)
         await lent(place, client, steps)
         steps.end()
@@ -149,15 +152,77 @@ async def test_an_answer_whose_tokens_are_all_there_ends_when_nobody_waits_to_be
     assert (record.outcome, record.completion_tokens, len(record.gaps_ms)) == ("ok", 4, 3)
 
 
-async def test_a_client_that_leaves_while_its_answers_end_waits_leaves_nothing_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_client_that_leaves_while_its_answers_end_waits_had_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async with whole_but_for_its_end(monkeypatch) as (place, client, crowd):
         client.writer.close()
         record = await place.record()
         crowd.leave()
-        assert (record.outcome, len(record.gaps_ms), place.router.pump.lent) == ("cancelled", 3, 0)
+        assert (record.outcome, record.completion_tokens, len(record.gaps_ms)) == ("ok", 4, 3)
+        assert place.router.pump.lent == 0
         await until(place.nothing_is_held)
+        assert place.router.connections()["D1"][1] == 1, "its server's connection is not kept"
+
+
+@pytest.mark.parametrize("limits", [{"idle_s": IDLE_S}, {"total_s": 2 * IDLE_S}], ids=str)
+async def test_an_end_that_waits_for_longer_than_a_limit_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, float]
+) -> None:
+    async with whole_but_for_its_end(monkeypatch, Policy(timeouts=Timeouts(**limits))) as (place, client, crowd):
+        assert (await client.chunk()) == b"data: [DONE]\n\n"
+        record = await place.record()
+        crowd.leave()
+    assert (record.outcome, record.error, record.completion_tokens) == ("ok", "", 4)
+
+
+async def test_an_end_that_waits_when_the_router_goes_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with whole_but_for_its_end(monkeypatch) as (place, client, crowd):
+        await place.router.aclose()
+        assert (await client.chunk()) == b"data: [DONE]\n\n"
+        crowd.leave()
+        assert (await place.record()).outcome == "ok"
+
+
+@pytest.mark.parametrize("odd", [{"choices": [None]}, {"choices": [{"index": [1]}]}, {"choices": [], "usage": [1]}])
+async def test_an_event_that_no_engine_sends_harms_no_other_stream(odd: object) -> None:
+    """They end in the same instant, so the pump gives them back together."""
+    go = asyncio.Event()
+    begun = 0
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        nonlocal begun
+        begun += 1
+        is_odd = begun == 3
+        await wire.start_stream()
+        for text in WORDS:
+            await wire.event(chat_chunk({"content": text}))
+            await asyncio.sleep(0.001)
+        await go.wait()
+        last = [event(chat_chunk({"content": "."}, "stop")), b"data: [DONE]\n\n"]
+        await wire.send(b"".join(map(frame, [event(odd), *last] if is_odd else last)) + b"0\r\n\r\n")
+
+    async with site({"N1": script}) as place:
+        asked = [asyncio.create_task(place.chat(stream=True)) for _ in range(6)]
+        await until(lambda: place.router.pump.lent == 6)
+        go.set()
+        async with asyncio.timeout(LIMIT_S):
+            answers = await asyncio.gather(*asked)
+        assert sum(b"data: [DONE]" in answer.body and b"error" not in answer.body for answer in answers) >= 5
+        assert place.nothing_is_held()
+
+
+async def test_a_stream_of_several_choices_stays_with_the_router() -> None:
+    """The end of the first choice is not the end of the answer."""
+    steps = Steps()
+    async with site({"N1": steps}) as place, Client(place.port) as client:
+        await client.chat(stream=True, n=2)
+        for text in ("a", "b", "c", "d"):
+            steps.go(text)
+        await client.head()
+        for _ in range(4):
+            await client.chunk()
+        assert place.router.pump.lent == 0
+        steps.end()
+        await place.record()
 
 
 @pytest.mark.parametrize("seed", range(12))
