@@ -107,6 +107,8 @@ def deployment_for(table: Table, model: object, key: str | None) -> Deployment:
             kind="ServiceUnavailableError",
             retry_after_s=5,
         )
+    if model is not None and not isinstance(model, str):
+        raise Refusal(400, "The model is not a string. Send the name of one.", kind="Bad Request", param="model")
     deployment = _named(table, model)
     open_to_key = [other.model for other in table.deployments.values() if may_use(other, key)]
     if deployment is not None and may_use(deployment, key):

@@ -139,7 +139,7 @@ class Attempt:
             self._prefill_usage = answer["usage"]
             record.prompt_tokens, record.cached_tokens = usage.prompt_tokens, usage.cached_tokens
         params = answer.get("kv_transfer_params")
-        if not isinstance(params, dict) or not params.get("remote_block_ids"):
+        if not isinstance(params, dict) or not _names_blocks(params.get("remote_block_ids")):
             self._do_without("handed nothing over")
             return None
         if record.cached_tokens is None:
@@ -166,6 +166,7 @@ class Attempt:
                 self._leg_headers("d"),
                 self._job.decode_body.with_handoff(params) if ask.request.body else None,
                 self._sending,
+                only_once=handoff is not None,
             )
             self._record.decode_opened_ms = self._job.clock.ms_at(connection.head_at)
             dialect = DIALECTS.get(self._path)
@@ -274,6 +275,11 @@ class Attempt:
         record.prompt_tokens = usage.prompt_tokens or record.prompt_tokens
         if self._choice.prefill is None:
             record.cached_tokens = usage.cached_tokens
+
+
+def _names_blocks(ids: object) -> bool:
+    """A list of blocks per group of layers: anything else, or no block at all, ends a decode engine."""
+    return isinstance(ids, list) and all(isinstance(group, list) for group in ids) and any(ids)
 
 
 def _lacks_picture(refusal: Answered) -> bool:

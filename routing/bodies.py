@@ -141,7 +141,7 @@ def without_handoff(body: Body) -> bool:
 
 def has_several_answers(path: str, body: Body) -> bool:
     """Whose tokens come by turns in a stream."""
-    return _number(body.get("n"), 1) != 1 or (path == "/v1/completions" and not _is_one_prompt(body.get("prompt")))
+    return _number(body.get("n"), 1) != 1 or _has_several_prompts(path, body)
 
 
 def why_not_split(path: str, body: Body) -> str | None:
@@ -154,11 +154,18 @@ def why_not_split(path: str, body: Body) -> str | None:
         return "prompt logprobs"
     if any(name not in body for name in REQUIRED.get(path, ())):
         return "no prompt"
-    if path == "/v1/completions" and not _is_one_prompt(body.get("prompt")):
+    if _has_several_prompts(path, body):
         return "several prompts"
     if path == "/v1/responses" and (body.get("previous_response_id") or body.get("background")):
         return "stored response"
     return None
+
+
+def _has_several_prompts(path: str, body: Body) -> bool:
+    """Text beside embeddings is a prompt more."""
+    if path != "/v1/completions":
+        return False
+    return body.get("prompt_embeds") is not None or not _is_one_prompt(body.get("prompt"))
 
 
 def _echoes_logprobs(path: str, body: Body) -> bool:

@@ -83,7 +83,9 @@ class Exchange:
         asyncio.get_running_loop().call_soon(self._give_up)
 
     def _give_up(self) -> None:
-        if self._attempt is None or not self._attempt.has_handoff_coming:
+        if self._attempt is not None and self._attempt.has_handoff_coming:
+            asyncio.get_running_loop().call_later(HANDOFF_COMES_WITHIN_S, self._cancel)
+        else:
             self._cancel()
 
     def stop(self) -> "asyncio.Task[None] | None":
@@ -242,6 +244,8 @@ class Exchange:
         return found == "too long"
 
 
+HANDOFF_COMES_WITHIN_S = 0.8
+"""How long the rest of a prefill server's answer is waited for when the client has left."""
 PLAIN_QUERY: Final = re.compile(rb"[\x21-\x7e]*")
 TOO_LONG: Final = "too long for the decode server"
 COUNTABLE: Final = ("/v1/chat/completions", "/v1/completions")

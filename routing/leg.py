@@ -80,10 +80,13 @@ class Leg:
         headers: Headers,
         body: Sendable | None,
         before_send: Callable[[], None] | None = None,
+        *,
+        only_once: bool = False,
     ) -> Connection:
         """Sends; returns when a successful head is there. Raises `LegError`, `Answered` for an error status.
 
-        `before_send` is called in the moment of sending and may raise.
+        `before_send` is called in the moment of sending and may raise. `only_once`: never sent a second time, even
+        where the first most likely arrived nowhere.
         """
         pool, key = self.backend.pool, self.backend.server.api_key
         lines = [(b"host", pool.host), *headers]
@@ -102,6 +105,7 @@ class Leg:
             connect_s=self._timeouts.connect_s,
             first_byte_s=self._timeouts.first_byte_s,
             before_send=sending,
+            only_once=only_once,
         )
         await self._raise_for_status(self.connection, body)
         return self.connection
@@ -122,7 +126,7 @@ class Leg:
                 f"{self.backend.name} refused the router's own key ({head.status}). "
                 "Ask the operator to set this server's key; the client's key is never sent there."
             )
-        answered = Answered(head.status, head.headers, await connection.read(MAX_ERROR_BYTES))
+        answered = Answered(head.status, head.headers, await self._whole(connection, MAX_ERROR_BYTES))
         if answered.blames_server and sent is not None and await names_addresses(sent):
             answered.blames_server = False  # What it says when it cannot fetch a picture.
         raise answered
@@ -136,7 +140,10 @@ class Leg:
     async def read(self) -> bytes:
         """The whole body, which must follow its head within the idle limit."""
         assert self.connection is not None
-        body = self.connection.read(MAX_ANSWER_BYTES)
+        return await self._whole(self.connection, MAX_ANSWER_BYTES)
+
+    async def _whole(self, connection: Connection, limit_bytes: int) -> bytes:
+        body = connection.read(limit_bytes)
         if body.done():
             return body.result()
         try:

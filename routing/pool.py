@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from routing.bodies import Sendable
 from routing.client import Connection, Stale
-from routing.errors import ConnectFailed, ServerBusy, TimedOut
+from routing.errors import ConnectFailed, ConnectionLost, ServerBusy, TimedOut
 
 IDLE_LIMIT_S = 4.0
 """Engines close idle connections after 5 s; ours go first, so that no request is sent into a closing one."""
@@ -49,26 +49,36 @@ class Pool:
         connect_s: float,
         first_byte_s: float | None,
         before_send: Callable[[Connection], None] | None = None,
+        only_once: bool = False,
     ) -> Connection:
         """Sends a request and waits for the head of its answer.
 
         `before_send` is called with a connection in hand and may raise. Raises `LegError`; when cancelled, the
         connection is closed, so that the server stops working.
+
+        A kept connection that the server has closed before it got the request is replaced by a new one, once; not if
+        the request may be sent `only_once`, for nobody can tell that from a server that dies of it.
         """
+        kept = self._kept()
         while True:
-            connection = self._kept() or await self._connect(connect_s)
+            connection = kept or await self._connect(connect_s)
             self._busy.add(connection)
             try:
                 if before_send is not None:
                     before_send(connection)
                 await self._limited(connection.send(method, request), first_byte_s)
-            except Stale:
+            except Stale as error:
                 self.take_back(connection)
-                continue
+                if only_once:
+                    raise ConnectionLost(
+                        f"{self.name} closed the connection without answering", before_answer=True
+                    ) from error
+                kept = None
             except BaseException:
                 self.take_back(connection)
                 raise
-            return connection
+            else:
+                return connection
 
     async def _limited(self, head: Awaitable[None], first_byte_s: float | None) -> None:
         if first_byte_s is None:

@@ -5,8 +5,9 @@ Use it as `uvicorn.Config(app, http=protocol_for(router))`. Requests that are pi
 HTTP/1.0 client knows no chunks: the end of its connection is the end of a stream.
 """
 
+import select
 from functools import partial
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -15,6 +16,15 @@ from routing.app import Router
 from routing.direct import DirectReply
 from routing.reader import RequestReader
 from routing.upgrades import IgnoresUpgrades, lenient_parser
+
+LOOK_EVERY_S: Final = 0.5
+
+
+def has_left(descriptor: int) -> bool:
+    """The other side has closed the connection, though there may be bytes to read before its end."""
+    asked = select.poll()
+    asked.register(descriptor, select.POLLRDHUP)
+    return bool(asked.poll(0))
 
 
 def protocol_for(router: Router) -> type[HttpToolsProtocol]:
@@ -53,12 +63,28 @@ class RouterProtocol(OldClients):
         self.router = router
         self._direct: DirectReply | None = None
         """The reply under way, when the request is ours."""
+        self._is_looking = False
         super().__init__(*args, **options)
         self.parser = self._new_parser()
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         self.reader = RequestReader(self)
         return lenient_parser(self.reader)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self.pipeline and not self._is_looking:
+            self._is_looking = True
+            self._look_for_the_client()
+
+    def _look_for_the_client(self) -> None:
+        """While a request waits behind another nothing is read, and so nothing would tell that the client has left."""
+        if self.transport.is_closing() or not self.pipeline:
+            self._is_looking = False
+        elif has_left(self.transport.get_extra_info("socket").fileno()):
+            self.transport.abort()
+        else:
+            self.loop.call_later(LOOK_EVERY_S, self._look_for_the_client)
 
     # For the reader
 

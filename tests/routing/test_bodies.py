@@ -103,6 +103,7 @@ def test_the_responses_api_has_its_own_limit() -> None:
         (CHAT, {"messages": [], "echo": True}),
         (COMPLETIONS, {"prompt": ["a", "b"]}),
         (COMPLETIONS, {"prompt": [[1, 2], [3]]}),
+        (COMPLETIONS, {"prompt": "x", "prompt_embeds": "eA=="}),
         (COMPLETIONS, {}),
         ("/v1/responses", {"previous_response_id": "resp_1"}),
         ("/v1/responses", {"background": True}),

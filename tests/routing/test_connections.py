@@ -109,6 +109,26 @@ async def test_a_request_into_a_connection_just_closed_is_sent_again_on_a_new_on
     assert (answer.status, record.attempts) == (200, 1)
 
 
+async def test_a_handoff_is_sent_once_however_many_kept_connections_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decode server that resets may have begun to fetch: what follows is another attempt with another hand-off."""
+    monkeypatch.setattr(client, "STALE_WITHIN_S", 60.0)
+    stale = False
+
+    async def decodes(seen: Seen, wire: Wire) -> None:
+        if stale:
+            wire.reset()
+            return
+        await asyncio.sleep(0.05)  # So that each of those that came together has a connection of its own.
+        await wire.json(chat_answer())
+
+    async with site({"P1": prefills, "D1": decodes}, Policy(retries=1)) as place:
+        await asyncio.gather(*(place.chat() for _ in range(4)))
+        before, stale = len(place["D1"].seen), True
+        assert (await place.chat()).status == 502
+        with_handoff = [seen for seen in place["D1"].seen[before:] if "kv_transfer_params" in seen.body]
+        assert len(with_handoff) == 1
+
+
 async def test_a_new_connection_that_breaks_is_not_tried_for_ever() -> None:
     async def resets(seen: Seen, wire: Wire) -> None:
         wire.reset()

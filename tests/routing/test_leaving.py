@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from routing import exchange
 from routing.record import Record
 from routing.uvicorn_protocol import RouterProtocol
 from tests.routing.scripted import (
@@ -125,10 +126,17 @@ class InHalves:
         async with Client(place.port) as client:
             await client.chat(stream=True, max_tokens=500)
             await self._begun.wait()
-        await until(lambda: [exchange for exchange in place.router.active if exchange.client_left])
+        await until(lambda: [one for one in place.router.active if one.client_left])
+
+
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long between the halves."""
+    monkeypatch.setattr(exchange, "HANDOFF_COMES_WITHIN_S", 60.0)
 
 
 @both_faces
+@pytest.mark.usefixtures("_patient")
 async def test_a_handoff_that_no_server_saw_is_delivered_and_ended_there(face: Face) -> None:
     """The client leaves while the prefill server answers: decode fetches the cache for one token, which frees it."""
     prefill = InHalves()
@@ -144,6 +152,7 @@ async def test_a_handoff_that_no_server_saw_is_delivered_and_ended_there(face: F
 
 
 @both_faces
+@pytest.mark.usefixtures("_patient")
 async def test_nothing_is_tried_again_for_a_client_that_left(face: Face) -> None:
     """It leaves while a prefill server answers, and then that answer breaks off."""
     prefill = InHalves(breaks_off=True)
@@ -155,6 +164,46 @@ async def test_nothing_is_tried_again_for_a_client_that_left(face: Face) -> None
         assert place["D1"].seen == []
         assert (record.outcome, record.error, record.attempts) == ("cancelled", "the client left", 1)
         assert place.nothing_is_held()
+
+
+@both_faces
+@streamed_or_not
+@pytest.mark.parametrize("begun", [b"H", b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"], ids=["head", "body"])
+async def test_a_prefill_server_that_goes_on_answering_is_left_too(face: Face, stream: bool, begun: bytes) -> None:
+    """It has begun, so that its hand-off could be freed, but it never ends."""
+
+    async def begins(seen: Seen, wire: Wire) -> None:
+        await wire.send(begun)
+        await wire.closed_by_router()
+
+    async with site({"P1": begins, "D1": streams()}, face=face) as place:
+        await leave_once(place, "P1", stream=stream)
+        record = await place.record()
+        assert (record.outcome, record.error) == ("cancelled", "the client left")
+        assert place["D1"].seen == []
+        assert place.nothing_is_held()
+
+
+@pytest.mark.parametrize("phase", ["prefill", "stream"])
+async def test_leaving_with_a_second_request_on_its_way_stops_the_first(phase: str) -> None:
+    """Nothing of the connection is read then, its end neither."""
+
+    async def one_token(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        await wire.event(chat_chunk({"content": "x"}))
+        await wire.closed_by_router()
+
+    prefill, last = (hangs, "P1") if phase == "prefill" else (prefills, "D1")
+    async with site({"P1": prefill, "D1": one_token}) as place:
+        async with Client(place.port) as client:
+            await client.chat(stream=True)
+            await client.chat(stream=True)
+            await until(lambda: place[last].seen)
+        await until(lambda: place[last].open == 0)
+        record = await place.record()
+        assert (record.outcome, record.error) == ("cancelled", "the client left")
+        assert [len(place[name].seen) for name in ("P1", "D1")] == [1, int(phase == "stream")]
+        await until(place.nothing_is_held)
 
 
 async def test_a_router_that_ends_waits_for_no_server_that_frees_nothing() -> None:

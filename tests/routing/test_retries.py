@@ -154,6 +154,19 @@ async def test_a_picture_whose_name_no_server_knows_is_refused_in_the_engines_wo
     assert (answer.status, answer.json) == (400, NOT_HELD)
 
 
+@pytest.mark.parametrize("ids", [[], [[]], [[], []], [1, 2], "12", [["a"], 2], {"0": [1]}], ids=str)
+async def test_a_handoff_that_would_end_a_decode_engine_goes_nowhere(ids: object) -> None:
+    async def odd(seen: Seen, wire: Wire) -> None:
+        answer = prefill_answer()
+        await wire.json({**answer, "kv_transfer_params": {**answer["kv_transfer_params"], "remote_block_ids": ids}})
+
+    async with site({"P1": odd, "D1": streams()}) as place:
+        assert (await place.chat()).status == 200
+        record = await place.record()
+        assert (record.route, record.reason) == ("fallback", "fallback: P1 handed nothing over")
+        assert "kv_transfer_params" not in place["D1"].seen[0].body
+
+
 async def test_without_prefill_servers_the_policy_decides() -> None:
     async with site({"D1": streams()}) as place:
         assert (await place.chat(stream=True)).headers["x-switchyard-route"] == "fallback"
@@ -217,6 +230,20 @@ async def test_an_idle_limit_holds_for_unstreamed_answers() -> None:
         await wire.closed_by_router()
 
     async with site({"N1": stalls}, Policy(retries=0, timeouts=Timeouts(idle_s=0.15))) as place:
+        answer = await place.chat()
+    assert answer.status == 504
+    assert "idle limit of 0.15 s" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("failing", ["P1", "D1"])
+async def test_an_idle_limit_holds_for_the_words_of_a_failure(failing: str) -> None:
+    async def stalls(seen: Seen, wire: Wire) -> None:
+        await wire.send(b"HTTP/1.1 500 Failed\r\ncontent-length: 100\r\n\r\n{")
+        await wire.closed_by_router()
+
+    scripts: dict[str, Script] = {"P1": prefills, "D1": streams()} | {failing: stalls}
+    policy = Policy(retries=0, when_no_pair="refuse", timeouts=Timeouts(idle_s=0.15))
+    async with site(scripts, policy) as place:
         answer = await place.chat()
     assert answer.status == 504
     assert "idle limit of 0.15 s" in answer.json["error"]["message"]
