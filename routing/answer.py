@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from routing.errors import Answered, Headers, LegError, Refusal, StreamError, error_event
-from routing.record import Record
+from routing.record import Outcome, Record
 from routing.reply import Reply
 from routing.sse import DIALECTS
 
@@ -52,7 +52,7 @@ class Answer:
         self._start(status, [*_passed_back(headers), (b"content-length", b"%d" % len(body))])
         self.reply.write(body)
         self.reply.finish()
-        self._record.outcome = "ok" if status < 400 else "refused" if status < 500 else "failed"
+        self._record.outcome = outcome_of(status)
 
     # Our own
 
@@ -87,7 +87,7 @@ class Answer:
         self.reply.abort()
 
     def _end_in_band(self, refusal: Refusal) -> None:
-        self._record.outcome = "failed"
+        self._record.outcome = outcome_of(refusal.status)
         dialect = DIALECTS.get(self._record.path)
         if dialect is None:
             self.break_off()
@@ -134,6 +134,10 @@ class Answer:
         if self._comments is not None:
             self._comments.cancel()
             self._comments = None
+
+
+def outcome_of(status: int) -> Outcome:
+    return "ok" if status < 400 else "refused" if status < 500 else "failed"
 
 
 def _passed_back(headers: Headers) -> Headers:

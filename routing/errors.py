@@ -122,13 +122,14 @@ class Answered(LegError):
 
     def refusal(self) -> Refusal:
         """Its words inside a stream that has begun, where the answer itself can no longer be passed on."""
-        return Refusal(self.status, _message_of(self.body) or str(self), kind=self.kind)
+        error = _error_of(self.body)
+        return Refusal(self.status, str(error.get("message", self)), kind=str(error.get("type", self.kind)))
 
 
-def _message_of(body: bytes) -> str | None:
+def _error_of(body: bytes) -> dict[str, object]:
+    """Engines nest it; some give the message alone."""
     try:
         error = orjson.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
-        return None
-    message = error.get("message") if isinstance(error, dict) else error
-    return str(message)
+        return {}
+    return error if isinstance(error, dict) else {"message": error}

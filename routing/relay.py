@@ -162,7 +162,8 @@ class StreamRelay:
         elif scanner.error is not None:
             error = stream_error(scanner.error)
         elif error is None:
-            error = BadAnswer("the stream ended without a finish reason: the engine gave no complete answer")
+            missing = "its end marker" if scanner.ended else "a finish reason"
+            error = BadAnswer(f"the stream ended without {missing}: the engine gave no complete answer")
         self._end(error)
 
     # Inside

@@ -68,8 +68,10 @@ class Scanner:
     __slots__ = (
         "_dialect",
         "_drop_usage",
+        "_carried",
         "_last",
         "_open",
+        "_tail",
         "carry",
         "done",
         "ended",
@@ -87,8 +89,12 @@ class Scanner:
         self._open: set[int] = set()
         self._last = b""
         """The event that ended the answer, until it is known what of a usage chunk belongs into it."""
-        self.carry = b""
-        """The beginning of an event that is not complete yet."""
+        self.carry: list[bytes] = []
+        """The beginning of an event that is not complete yet, in the pieces it came in."""
+        self._carried = 0
+        """Its length in bytes."""
+        self._tail = b""
+        """Its last bytes, with which its end may begin."""
         self.prefix = b""
         """Of the usual event, before its text (`routing.template`); empty until one came."""
         self.suffix = b""
@@ -113,7 +119,10 @@ class Scanner:
     def feed(self, data: bytes) -> tuple[bytes, int]:
         """Takes any cut of the stream; returns the events it completes and how many of them carry tokens."""
         if self.carry:
-            data = self.carry + data
+            if not may_end(self._tail + data):
+                self._keep(data)
+                return b"", 0
+            data = b"".join([*self.carry, data])
         out: list[bytes] = []
         counting = start = 0
         has_cr = data.find(b"\r") >= 0
@@ -127,10 +136,18 @@ class Scanner:
                 out.append(data[start:end] if seen.instead is None else seen.instead)
             counting += seen.counts
             start = end
-        self.carry = data[start:]
-        if len(self.carry) > MAX_EVENT_BYTES:
-            raise EventTooLong(f"one event of the stream is longer than {MAX_EVENT_BYTES} bytes")
+        self.carry, self._carried, self._tail = [], 0, b""
+        if start < len(data):
+            self._keep(data[start:])
         return b"".join(out), counting
+
+    def _keep(self, data: bytes) -> None:
+        """Pieces of a long event are not joined with each other before its end: that would cost time by its square."""
+        self.carry.append(data)
+        self._carried += len(data)
+        self._tail = (self._tail + data)[-3:]
+        if self._carried > MAX_EVENT_BYTES:
+            raise EventTooLong(f"one event of the stream is longer than {MAX_EVENT_BYTES} bytes")
 
     def shape(self) -> Shape:
         """Of the usual event, and of the one that ends the answer: the usual one with a reason where it has none."""
@@ -276,6 +293,10 @@ def _read_response_end(kind: str, response: Json) -> Seen:
 
 def _error_of(error: object) -> Json:
     return error if isinstance(error, dict) else {"message": str(error)}
+
+
+def may_end(data: bytes) -> bool:
+    return data.find(b"\n\n") >= 0 or data.find(b"\r\n\r\n") >= 0
 
 
 def event_end(data: bytes, start: int, has_cr: bool) -> int:

@@ -42,7 +42,8 @@ DEFAULT_STUCK_S = 30.0
 LOOKS = 6
 """In a row that must find a worker unmoved. They are counted, not the time between them: when the whole machine stood
 still, no worker is to blame."""
-WATCHED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
+ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
+WATCHED = (signal.SIGCHLD, *ASKED_TO_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ class Parent:
         while self._kill_at is None or self._running():
             self._start_due()
             caught = signal.sigtimedwait(WATCHED, self._wait_s())
-            if caught is not None and caught.si_signo != signal.SIGCHLD:
+            # Python gives whatever is in memory when the process was stopped, continued, and its time was over.
+            if caught is not None and caught.si_signo in ASKED_TO_END:
                 self._end(signal.Signals(caught.si_signo))
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill()

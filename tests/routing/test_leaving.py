@@ -278,6 +278,20 @@ async def test_a_stopped_router_breaks_its_streams_visibly() -> None:
         assert (await place.record()).outcome == "failed"
 
 
+async def test_requests_that_had_not_begun_when_the_router_is_stopped_are_over_with_it() -> None:
+    async with site({"N1": hangs}) as place:
+        clients = [await Client(place.port).__aenter__() for _ in range(20)]
+        for client in clients:
+            await client.chat(stream=True)
+        await until(lambda: len(place.router.turnstile) > 0 or len(place["N1"].seen) == 20)
+        await place.router.aclose()
+        assert list(place.router.active) == []
+        assert place.nothing_is_held()
+        assert {record.outcome for record in await place.records.wait(20)} == {"failed"}
+        for client in clients:
+            client.writer.close()
+
+
 def protocols() -> int:
     return sum(type(found) is RouterProtocol for found in gc.get_objects())
 

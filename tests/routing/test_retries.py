@@ -273,9 +273,9 @@ async def test_comments_keep_a_silent_connection_alive_and_errors_come_in_band()
             pass
         record = await place.record()
     assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-    error = {"message": "prompt too long", "type": "UpstreamError", "param": None, "code": 400}
+    error = {"message": "prompt too long", "type": "BadRequestError", "param": None, "code": 400}
     assert json.loads(chunk.removeprefix(b"data: ").partition(b"\n")[0])["error"] == error
-    assert record.outcome == "failed"
+    assert record.outcome == "refused"
 
 
 async def test_comments_stop_at_the_first_token() -> None:

@@ -127,6 +127,23 @@ def test_data_over_several_lines_is_one_event() -> None:
     assert scan(data, [])[1] == 1
 
 
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000])
+def test_a_long_event_is_the_same_in_any_pieces(piece: int, line_end: bytes) -> None:
+    data = (event(chat_chunk({"content": "x" * 2000}, "stop")) + DONE).replace(b"\n", line_end)
+    scanner = Scanner("chat", drop_usage=False)
+    fed = [scanner.feed(data[at : at + piece]) for at in range(0, len(data), piece)]
+    assert b"".join(out for out, _ in fed) == data
+    assert (sum(counting for _, counting in fed), scanner.is_complete, scanner.carry) == (1, True, [])
+
+
+def test_an_event_that_never_ends_is_refused_in_pieces_too() -> None:
+    scanner = Scanner("chat", drop_usage=False)
+    with pytest.raises(EventTooLong):
+        for _ in range(2**10):
+            scanner.feed(b"x" * 2**14)
+
+
 def test_an_event_that_never_ends_is_refused() -> None:
     scanner = Scanner("chat", drop_usage=False)
     scanner.feed(b"data: " + b"x" * 2**22)
