@@ -193,10 +193,8 @@ class Router:
 
     async def aclose(self) -> None:
         """Ends what runs and closes every connection."""
-        running = [task for exchange in self._active if (task := exchange.stop()) is not None]
+        running = [exchange.stop() for exchange in self._active]
         await asyncio.gather(*running, return_exceptions=True)
-        while self._active:  # Those that had not begun do so, one per turn, and find that they are not wanted.
-            await asyncio.sleep(0)
         await end_soon(self._releases)
         for backend in self._backends.values():
             backend.pool.retire()

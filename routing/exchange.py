@@ -72,7 +72,8 @@ class Exchange:
         self._router.turnstile.enter(self._start)
 
     def _start(self) -> None:
-        self._task = self._router.turnstile.loop.create_task(self._run())
+        if self._task is None:
+            self._task = self._router.turnstile.loop.create_task(self._run())
 
     def leave(self) -> None:
         """The client is gone: both legs stop. Nothing happens when the exchange is over."""
@@ -88,9 +89,11 @@ class Exchange:
         else:
             self._cancel()
 
-    def stop(self) -> "asyncio.Task[None] | None":
-        """The router goes: the client sees its connection break."""
+    def stop(self) -> "asyncio.Task[None]":
+        """The router goes: the client sees its connection break. One that waits to begin does so, and ends."""
         self._cancel()
+        self._start()
+        assert self._task is not None
         return self._task
 
     def _cancel(self) -> None:

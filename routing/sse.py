@@ -66,9 +66,9 @@ class Scanner:
     """One stream's state. `ended`: why the model ended its answer. `done`: the stream's own end marker came."""
 
     __slots__ = (
+        "_carried",
         "_dialect",
         "_drop_usage",
-        "_carried",
         "_last",
         "_open",
         "_tail",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.sse import EventTooLong, Scanner
+from routing.sse import MAX_EVENT_BYTES, EventTooLong, Scanner
 from routing.usage import Usage, read_usage
 from tests.routing.scripted import chat_chunk, event, usage_chunk
 
@@ -139,9 +139,10 @@ def test_a_long_event_is_the_same_in_any_pieces(piece: int, line_end: bytes) -> 
 
 def test_an_event_that_never_ends_is_refused_in_pieces_too() -> None:
     scanner = Scanner("chat", drop_usage=False)
+    for _ in range(MAX_EVENT_BYTES // 2**14):
+        scanner.feed(b"x" * 2**14)
     with pytest.raises(EventTooLong):
-        for _ in range(2**10):
-            scanner.feed(b"x" * 2**14)
+        scanner.feed(b"x")
 
 
 def test_an_event_that_never_ends_is_refused() -> None:
