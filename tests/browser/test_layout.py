@@ -105,3 +105,18 @@ def test_the_last_part_of_a_request_stays_on_its_track(small: Page, demo: Runnin
     small.goto(f"/requests/{demo.get('/api/requests', limit=1)['items'][0]['request_id']}/")
     tracks, bars = sides(small, ".waterfall .lane"), sides(small, ".waterfall .lane i")
     assert all(bar["right"] <= track["right"] + 0.1 for bar, track in zip(bars, tracks, strict=True))
+
+
+def test_no_line_of_an_empty_chart_goes_through_its_words(small: Page) -> None:
+    small.route_web_socket("**/ws/**", lambda socket: None)
+    small.goto("/deployments/demo/")
+    expect(small.locator("[data-chart=stalled] canvas")).to_be_visible()
+    on_top = small.locator(".chart-none").evaluate_all("""all => all.map((words) => {
+        Object.assign(words, { hidden: false }).style.pointerEvents = "auto";
+        words.scrollIntoView({ block: "center", behavior: "instant" });
+        const box = words.firstElementChild.getBoundingClientRect();
+        const met = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+        words.hidden = true;
+        return met === words.firstElementChild;
+    })""")
+    assert on_top == [True, True, True]

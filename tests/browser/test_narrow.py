@@ -34,7 +34,7 @@ def test_at_the_width_of_a_phone_a_page_fits_and_leads_everywhere(page: Page, de
     assert found(page, "document.documentElement.scrollWidth <= innerWidth")
     assert found(page, STICKING_OUT) == []
     for link in ("Deployments", "Hosts", "Requests", "Tokens", "Audit", "API"):
-        expect(page.locator(".main-nav").get_by_role("link", name=link, exact=True)).to_be_in_viewport()
+        expect(page.locator(".main-nav").get_by_role("link", name=link, exact=True)).to_be_in_viewport(ratio=1)
 
 
 @pytest.mark.parametrize("width", [400, 768, 1024, 1080])
