@@ -49,42 +49,28 @@ def test_a_failure_stands_there_with_its_instruction_and_line(fleet: Fleet, view
         assert words == "x" or page.count(words) == 1
 
 
-def test_pairs_tell_their_transfer(fleet: Fleet, viewer: Client) -> None:
+def make_verified(fleet: Fleet, *, prefill_generation: int = 1, **measured: float) -> None:
     Pair.objects.create(
         prefill=fleet.prefill,
         decode=fleet.decode,
-        prefill_generation=1,
+        prefill_generation=prefill_generation,
         decode_generation=1,
         state=PairState.VERIFIED,
-        transfer_ms=10.0,
-        transfer_bytes=5_000_000,
-        canary_tokens=512,
+        **measured,
     )
+
+
+def test_pairs_tell_their_transfer(fleet: Fleet, viewer: Client) -> None:
+    make_verified(fleet, transfer_ms=10.0, transfer_bytes=5_000_000, canary_tokens=512)
     page = viewer.get(address(fleet.decode)).text
     assert "500 MB/s" in page
     assert "80 ms" in page  # 4096 tokens at the canary's pace
 
 
 def test_a_pair_of_an_earlier_start_is_not_called_verified(fleet: Fleet, viewer: Client) -> None:
-    Pair.objects.create(
-        prefill=fleet.prefill,
-        decode=fleet.decode,
-        prefill_generation=0,
-        decode_generation=1,
-        state=PairState.VERIFIED,
-    )
+    make_verified(fleet, prefill_generation=0)
     page = viewer.get(address(fleet.decode)).text
     assert "Not verified since its start" in page
-
-
-def make_verified(fleet: Fleet) -> None:
-    Pair.objects.create(
-        prefill=fleet.prefill,
-        decode=fleet.decode,
-        prefill_generation=1,
-        decode_generation=1,
-        state=PairState.VERIFIED,
-    )
 
 
 @pytest.mark.parametrize("state", [ServerState.STOPPED, ServerState.FAILED, ServerState.DRAINING])

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import subprocess
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -44,33 +45,22 @@ async def rest(client: Client) -> bytes:
     return parts
 
 
-async def test_a_worker_that_dies_is_replaced_while_streams_of_the_others_run_on() -> None:
+@pytest.mark.parametrize("lose", [psutil.Process.kill, psutil.Process.suspend], ids=["dies", "stands still"])
+async def test_a_worker_that_is_lost_is_replaced_while_streams_of_the_others_run_on(
+    lose: Callable[[psutil.Process], None],
+) -> None:
     held = Held()
-    async with crew_before({"N1": held}) as (made, _):
+    async with crew_before({"N1": held}, "--stuck-timeout", "3") as (made, _):
         lost, left = made.workers()
         stream = await made.at(left)
         await begin(stream)
-        psutil.Process(lost).kill()
+        lose(psutil.Process(lost))
         await until(lambda: lost not in made.workers())
         await made.all_serve(2)
         assert left in made.workers()
         for client in await made.one_client_each():
             await client.chat(stream=True)
             assert (await client.head())[0] == 200
-        held.go.set()
-        assert b"[DONE]" in await rest(stream)
-
-
-async def test_a_worker_that_stands_still_is_replaced_while_streams_of_the_others_run_on() -> None:
-    held = Held()
-    async with crew_before({"N1": held}, "--stuck-timeout", "3") as (made, _):
-        stuck, left = made.workers()
-        stream = await made.at(left)
-        await begin(stream)
-        psutil.Process(stuck).suspend()
-        await until(lambda: stuck not in made.workers())
-        await made.all_serve(2)
-        assert left in made.workers()
         held.go.set()
         assert b"[DONE]" in await rest(stream)
 
