@@ -17,10 +17,6 @@ from console.fleet.states import ON_ITS_WAY_UP, PairState, ServerState
 from console.gateway.models import Epoch
 from routing.table import EMPTY, Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 
-SERVES = (ServerState.READY, ServerState.DRAINING, ServerState.UNREACHABLE)
-STILL_SERVES = {ServerState.READY, ServerState.DRAINING}
-"""A server whose host went silent in one of these states may well serve on."""
-
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
@@ -98,7 +94,7 @@ def _valid_keys(now: datetime) -> dict[int, list[str]]:
 def _deployment(
     row: fleet.Deployment, servers: list[fleet.Server], pairs: set[tuple[int, int]], keys: dict[int, list[str]]
 ) -> Deployment:
-    serving = [server for server in servers if _is_served(server)]
+    serving = [server for server in servers if server.is_routed]
     ids = {server.pk for server in serving}
     return Deployment(
         name=row.name,
@@ -109,12 +105,6 @@ def _deployment(
         key_hashes=frozenset(keys.get(row.pk, [])) if row.require_key else None,
         starting=any(server.state in ON_ITS_WAY_UP for server in servers),
     )
-
-
-def _is_served(server: fleet.Server) -> bool:
-    if server.state not in SERVES or not server.url:
-        return False
-    return server.state != ServerState.UNREACHABLE or server.state_before_unreachable in STILL_SERVES
 
 
 def _accepts(server: fleet.Server) -> bool:

@@ -77,6 +77,8 @@ class MoveCard(TypedDict):
 class ServerEvent(TypedDict):
     type: Literal["server"]
     server: ServerCard
+    mode: str
+    """Of its deployment now; as in `Snapshot`."""
 
 
 class ServerRemovedEvent(TypedDict):
@@ -202,7 +204,7 @@ class Snapshot(TypedDict):
     gap_limit_ms: float | None
     ttft_limit_ms: float | None
     mode: str
-    """"split", "plain", "split and plain", "fallback", "refusing", "down": what the ready servers amount to."""
+    """"split", "plain", "split and plain", "fallback", "refusing", "down": what requests meet."""
     servers: list[ServerCard]
     moves: list[MoveCard]
     ttft: list[FirstTokenEvent]

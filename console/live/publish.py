@@ -13,6 +13,7 @@ from console.fleet.states import ServerState
 from console.gateway import loads
 from console.live import bus
 from console.live.events import MoveEvent, ServerEvent, ServerRemovedEvent
+from console.live.snapshot import mode_of
 
 
 def _after_commit(publish: Callable[[], None]) -> None:
@@ -56,7 +57,8 @@ def tell_server(server_id: int) -> None:
     server = Server.objects.with_names().filter(pk=server_id).first()
     if server is None:
         return
-    event: ServerEvent = {"type": "server", "server": cards.server_card(server, loads.read().get(server_id))}
+    card = cards.server_card(server, loads.read().get(server_id))
+    event: ServerEvent = {"type": "server", "server": card, "mode": mode_of(server.deployment)}
     bus.publish(server.deployment_id, [event])
 
 

@@ -1,10 +1,10 @@
 """What a socket is told first: the yard as the database has it, and the charts of the last minutes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
 from console.fleet import cards
-from console.fleet.models import Deployment, Move, Server, WhenNoPair
+from console.fleet.models import Deployment, Move, Pair, Server, WhenNoPair
 from console.fleet.states import ServerRole, ServerState
 from console.gateway.loads import RouterLoad
 from console.live.events import MoveCard, ServerCard
@@ -34,20 +34,30 @@ def yard(deployment_id: int, loads: Mapping[int, RouterLoad]) -> Yard | None:
         "deployment": deployment.name,
         "gap_limit_ms": deployment.gap_limit_ms,
         "ttft_limit_ms": deployment.ttft_limit_ms,
-        "mode": mode(servers, deployment.when_no_pair),
+        "mode": mode(servers, deployment.when_no_pair, has_pair(deployment)),
         "servers": [cards.server_card(server, loads.get(server.pk)) for server in servers],
         "moves": [cards.move_card(move) for move in moves],
     }
 
 
-def mode(servers: list[Server], when_no_pair: str) -> str:
-    """What the ready servers amount to, as routers see it."""
-    ready = {server.role for server in servers if server.state == ServerState.READY}
-    splits = {ServerRole.PREFILL, ServerRole.DECODE}
-    if splits <= ready:
+def has_pair(deployment: Deployment) -> bool:
+    return Pair.objects.in_use().filter(prefill__deployment=deployment).exists()
+
+
+def mode_of(deployment: Deployment) -> str:
+    """Two queries."""
+    servers = Server.objects.filter(deployment=deployment).select_related("host")
+    return mode(servers, deployment.when_no_pair, has_pair(deployment))
+
+
+def mode(servers: Iterable[Server], when_no_pair: str, has_pair: bool) -> str:
+    """What requests meet, as routers choose. `has_pair`: one is in use; without it nothing is split."""
+    routed = [server for server in servers if server.is_routed]
+    ready = {server.role for server in routed if server.state == ServerState.READY}
+    if has_pair:
         return "split and plain" if ServerRole.PLAIN in ready else "split"
     if not ready & {ServerRole.PLAIN, ServerRole.DECODE}:
         return "down"
-    if not ready & splits:
+    if all(server.role == ServerRole.PLAIN for server in routed):
         return "plain"
     return "refusing" if when_no_pair == WhenNoPair.REFUSE else "fallback"

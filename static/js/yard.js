@@ -17,6 +17,7 @@ const view = { now: Date.now() / 1000, windowS: 120, limits: { ttft: null, gap: 
 const charts = new Charts(document.getElementById("charts"), series, view);
 const rows = new Rows(document.getElementById("latest"));
 let clockAheadS = 0; // how far the server's clock is ahead of the browser's
+let toldMode = document.getElementById("mode").dataset.mode;
 
 const now = () => Date.now() / 1000 + clockAheadS;
 
@@ -43,12 +44,13 @@ const MODES = {
   empty: "No server yet",
 };
 const MODE_WHY = {
-  fallback: "No pair is ready. Requests are served without splitting: by a plain server, else by a decode server.",
-  refusing: "No pair is ready, and this deployment is set to refuse: requests that would be split get 503.",
+  fallback: "No verified pair is ready. Requests are served without splitting: by a plain server, else by a decode server.",
+  refusing: "No verified pair is ready, and this deployment is set to refuse: requests that would be split get 503.",
   down: "No server is ready that could answer: every request gets 503.",
   empty: "Add one: until it is ready every request gets 503.",
 };
-const tellMode = (mode) => {
+const tellMode = () => {
+  const mode = document.querySelector(".server") ? toldMode : "empty";
   const badge = document.getElementById("mode");
   badge.dataset.mode = mode;
   badge.textContent = MODES[mode] ?? mode;
@@ -57,21 +59,12 @@ const tellMode = (mode) => {
   why.hidden = !why.textContent;
 };
 
-const modeOfCards = () => {
-  // As the server counts it.
-  if (!document.querySelector(".server")) return "empty";
-  const ready = (role) => document.querySelector(`.server[data-role="${role}"][data-state="ready"]`);
-  const [prefill, decode, plain] = ["prefill", "decode", "plain"].map(ready);
-  if (prefill && decode) return plain ? "split and plain" : "split";
-  if (!plain && !decode) return "down";
-  if (!prefill && !decode) return "plain";
-  return page.dataset.whenNoPair === "refuse" ? "refusing" : "fallback";
-};
-
 const takeEvent = (event) => {
   series.add(event);
-  if (event.type === "server") fill(event.server);
-  else if (event.type === "server_removed") cardOf(event.id)?.remove();
+  if (event.type === "server") {
+    fill(event.server);
+    toldMode = event.mode;
+  } else if (event.type === "server_removed") cardOf(event.id)?.remove();
   else if (event.type === "load") fillLoad(event);
   else if (event.type === "request") rows.add(event.request);
 };
@@ -84,7 +77,8 @@ const takeSnapshot = (snapshot) => {
   for (const card of document.querySelectorAll(".server")) if (!known.has(card.dataset.server)) card.remove();
   snapshot.servers.forEach(fill);
   rows.load(snapshot.requests);
-  tellMode(snapshot.servers.length ? snapshot.mode : "empty");
+  toldMode = snapshot.mode;
+  tellMode();
   tell();
 };
 
@@ -122,12 +116,18 @@ document.querySelector("[data-windows]").addEventListener("click", (event) => {
 });
 document.addEventListener("visibilitychange", draw);
 
+// Two changes at once may be told in the wrong order; the pairs are asked for again and again, and the mode with them.
+document.getElementById("pairs-region").addEventListener("htmx:afterSwap", ({ currentTarget }) => {
+  toldMode = currentTarget.querySelector("[data-told-mode]").dataset.toldMode;
+  tellMode();
+});
+
 const stream = new Stream(page.dataset.socket);
 stream.addEventListener("snapshot", ({ detail }) => takeSnapshot(detail));
 stream.addEventListener("frame", ({ detail }) => {
   detail.events.forEach(takeEvent);
   if (detail.events.some(({ type }) => type === "server" || type === "move" || type === "server_removed")) {
-    tellMode(modeOfCards());
+    tellMode();
     countColumns();
     showMove(series.moves.values(), now());
   }

@@ -107,23 +107,40 @@ def test_a_yards_queries_do_not_grow_with_its_servers() -> None:
         ([P], "down"),
         ([D], "fallback"),
         ([PLAIN], "plain"),
-        ([P, D], "split"),
-        ([P, D, PLAIN], "split and plain"),
+        ([P, D], "fallback"),
+        ([P, D, PLAIN], "fallback"),
         ([P, PLAIN], "fallback"),
         ([D, PLAIN], "fallback"),
     ],
 )
-def test_the_mode_says_what_the_ready_servers_amount_to(ready: list[ServerRole], expected: str) -> None:
+def test_without_a_pair_the_mode_says_how_the_ready_servers_answer(ready: list[ServerRole], expected: str) -> None:
     deployment = make_deployment()
     servers = [make_server(role, ServerState.READY, deployment) for role in ready]
     servers += [make_server(role, ServerState.LOADING, deployment) for role in ServerRole]
-    assert mode(servers, "fallback") == expected
+    assert mode(servers, "fallback", has_pair=False) == expected
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("ready", "expected"), [([P, D], "split"), ([P, D, PLAIN], "split and plain")])
+def test_with_a_pair_requests_are_split(ready: list[ServerRole], expected: str) -> None:
+    deployment = make_deployment()
+    servers = [make_server(role, ServerState.READY, deployment) for role in ready]
+    assert mode(servers, "refuse", has_pair=True) == expected
+
+
+@pytest.mark.django_db
+def test_a_draining_server_is_routed_still_so_that_a_deployment_which_refuses_does_so() -> None:
+    deployment = make_deployment()
+    servers = [make_server(D, ServerState.DRAINING, deployment), make_server(PLAIN, ServerState.READY, deployment)]
+    assert mode(servers, "refuse", has_pair=False) == "refusing"
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("ready", "expected"), [([D], "refusing"), ([D, PLAIN], "refusing"), ([PLAIN], "plain"), ([P], "down")]
+    ("ready", "expected"),
+    [([D], "refusing"), ([P, D], "refusing"), ([D, PLAIN], "refusing"), ([PLAIN], "plain"), ([P], "down")],
 )
 def test_the_mode_says_that_requests_are_refused_without_a_pair(ready: list[ServerRole], expected: str) -> None:
     deployment = make_deployment()
-    assert mode([make_server(role, ServerState.READY, deployment) for role in ready], "refuse") == expected
+    servers = [make_server(role, ServerState.READY, deployment) for role in ready]
+    assert mode(servers, "refuse", has_pair=False) == expected

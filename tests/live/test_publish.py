@@ -10,8 +10,9 @@ from pytest_django import Settings
 
 from console.fleet import signals
 from console.fleet.models import Move, Pair, Server
-from console.fleet.states import ServerRole, ServerState
+from console.fleet.states import PairState, ServerRole, ServerState
 from console.live import bus
+from console.live.publish import tell_server
 from tests.factories import make_deployment, make_server
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -55,6 +56,19 @@ def test_a_pairs_verification_publishes_both_cards(valkey: "redis.Redis") -> Non
     pair = Pair.objects.create(prefill=prefill, decode=decode, prefill_generation=1, decode_generation=1)
     signals.pair_changed.send(sender=Pair, pair=pair)
     assert [event["server"]["id"] for _, event in told(valkey)] == [prefill.pk, decode.pk]
+
+
+def test_a_servers_card_comes_with_what_requests_meet_now(valkey: "redis.Redis") -> None:
+    deployment = make_deployment()
+    prefill = make_server(ServerRole.PREFILL, ServerState.READY, deployment)
+    decode = make_server(ServerRole.DECODE, ServerState.READY, deployment)
+    tell_server(decode.pk)
+    Pair.objects.create(
+        prefill=prefill, decode=decode, prefill_generation=1, decode_generation=1, state=PairState.VERIFIED
+    )
+    tell_server(decode.pk)
+    prefill.transition(ServerState.DRAINING)
+    assert [event["mode"] for _, event in told(valkey)] == ["fallback", "split", "fallback"]
 
 
 def test_a_move_publishes_its_card(valkey: "redis.Redis") -> None:

@@ -44,7 +44,7 @@ def test_a_viewer_gets_no_button_that_changes_something(fleet: Fleet, viewer: Cl
 
 def test_a_deployment_shows_its_mode_and_its_servers(fleet: Fleet, viewer: Client) -> None:
     page = viewer.get("/").text
-    assert 'data-mode="split"' in page
+    assert 'data-mode="fallback"' in page
     for name in ("chat-1", "chat-2", "chat-3"):
         assert name in page
 

@@ -3,9 +3,9 @@
 import pytest
 from django.test import Client
 
-from console.fleet.models import Pair
+from console.fleet.models import Pair, Server
 from console.fleet.pages import pairs
-from console.fleet.pages.pairs import matrix_of
+from console.fleet.pages.pairs import matrix_of, standing_of
 from console.fleet.states import PairState, ServerRole, ServerState
 from console.launch import parity
 from console.launch.parity import Parity
@@ -44,6 +44,30 @@ def test_a_verified_pair_tells_its_transfer(fleet: Fleet, viewer: Client) -> Non
 def test_a_cell_speaks_of_the_present_starts(fields: dict[str, object], state: PairState, fleet: Fleet) -> None:
     make_pair(fleet, **fields)
     assert matrix_of(fleet.deployment).rows[0].cells[0].state == state
+
+
+@pytest.mark.parametrize("state", [ServerState.DRAINING, ServerState.STOPPING, ServerState.VERIFYING])
+def test_a_verified_pair_that_gets_no_traffic_says_why(state: ServerState, fleet: Fleet, operator: Client) -> None:
+    make_pair(fleet)
+    Server.objects.filter(pk=fleet.decode.pk).update(state=state)
+    page = operator.get("/deployments/chat/pairs/").text
+    assert f"No traffic: chat-2 is {state}" in page
+    assert ">Verified</span>" not in page
+    assert ">Compare</button>" not in page
+
+
+def test_a_pair_goes_on_while_the_host_of_one_is_silent(fleet: Fleet, viewer: Client) -> None:
+    make_pair(fleet)
+    silent = {"state": ServerState.UNREACHABLE, "state_before_unreachable": ServerState.READY}
+    Server.objects.filter(pk=fleet.decode.pk).update(**silent)
+    assert "Verified, chat-2 unreachable" in viewer.get("/deployments/chat/pairs/").text
+
+
+def test_a_pair_with_a_server_that_routers_avoid_says_so(fleet: Fleet) -> None:
+    pair = make_pair(fleet)
+    told = standing_of(fleet.prefill, fleet.decode, pair, {fleet.prefill.pk: "connection refused"})
+    assert told.words == "No traffic: routers avoid chat-1"
+    assert "connection refused" in told.more
 
 
 def test_a_pair_without_a_canary_is_not_verified(fleet: Fleet) -> None:

@@ -15,6 +15,17 @@ from tests.factories import make_deployment, make_move, make_server
 from tests.pages.conftest import Fleet
 
 YARD = "/deployments/chat/"
+REGION = {"HX-Request": "true"}
+
+
+def verify_pair(fleet: Fleet, *, decode_generation: int = 1) -> None:
+    Pair.objects.create(
+        prefill=fleet.prefill,
+        decode=fleet.decode,
+        prefill_generation=1,
+        decode_generation=decode_generation,
+        state=PairState.VERIFIED,
+    )
 
 
 def columns(page: str) -> dict[str, list[str]]:
@@ -30,6 +41,7 @@ def test_each_server_stands_in_the_column_of_its_role(fleet: Fleet, viewer: Clie
 
 
 def test_without_a_ready_prefill_server_the_badge_says_how_requests_are_served(fleet: Fleet, viewer: Client) -> None:
+    verify_pair(fleet)
     assert 'id="mode" data-mode="split">Split<' in viewer.get(YARD).text
     Server.objects.filter(pk=fleet.prefill.pk).update(state=ServerState.STOPPED)
     page = viewer.get(YARD).text
@@ -38,12 +50,26 @@ def test_without_a_ready_prefill_server_the_badge_says_how_requests_are_served(f
     assert "by a plain server, else by a decode server" in viewer.get("/").text
 
 
+def test_ready_servers_of_which_no_pair_is_verified_split_nothing(fleet: Fleet, viewer: Client) -> None:
+    verify_pair(fleet, decode_generation=0)
+    for page in (viewer.get(YARD).text, viewer.get("/").text):
+        assert 'data-mode="fallback"' in page
+        assert 'data-mode="split"' not in page
+
+
+def test_the_pairs_that_are_asked_for_again_and_again_bring_the_mode(fleet: Fleet, viewer: Client) -> None:
+    verify_pair(fleet)
+    assert 'data-told-mode="split"' in viewer.get(f"{YARD}pairs/", headers=REGION).text
+    Deployment.objects.update(when_no_pair=WhenNoPair.REFUSE)
+    Pair.objects.update(state=PairState.FAILED)
+    assert 'data-told-mode="refusing"' in viewer.get(f"{YARD}pairs/", headers=REGION).text
+
+
 def test_without_a_ready_pair_the_badge_says_that_requests_are_refused(fleet: Fleet, viewer: Client) -> None:
     Server.objects.filter(pk=fleet.prefill.pk).update(state=ServerState.STOPPED)
     Deployment.objects.filter(pk=fleet.deployment.pk).update(when_no_pair=WhenNoPair.REFUSE)
     page = viewer.get(YARD).text
     assert 'data-mode="refusing">Refusing<' in page
-    assert 'data-when-no-pair="refuse"' in page
 
 
 def test_the_scripts_words_for_a_mode_are_those_of_the_server() -> None:

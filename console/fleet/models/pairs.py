@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from django.db import models
 
-from console.fleet.states import PairState, ServerRole
+from console.fleet.states import PairState, ServerRole, ServerState
 
 if TYPE_CHECKING:
     from console.fleet.models.servers import Server
@@ -17,6 +17,11 @@ class PairQuerySet(models.QuerySet["Pair"]):
         return self.filter(
             prefill_generation=models.F("prefill__generation"), decode_generation=models.F("decode__generation")
         )
+
+    def in_use(self) -> "PairQuerySet":
+        """Those through which requests are split now: verified, and both servers are ready."""
+        ready = {"prefill__state": ServerState.READY, "decode__state": ServerState.READY}
+        return self.current().filter(state=PairState.VERIFIED, **ready)
 
     def doubtful(self) -> "PairQuerySet":
         """Those that get no traffic."""

@@ -162,6 +162,12 @@ class Server(models.Model):
         return self.state in AT_REST
 
     @property
+    def is_routed(self) -> bool:
+        """Routers know of it: it takes requests or ends those it has, also while its host is silent."""
+        state = self.state_before_unreachable if self.state == ServerState.UNREACHABLE else self.state
+        return state in (ServerState.READY, ServerState.DRAINING) and bool(self.url)
+
+    @property
     def runs_older_settings(self) -> bool:
         """Of an older revision than its deployment's; never of an adopted server, whose settings are not ours."""
         return self.revision is not None and self.revision < self.deployment.revision

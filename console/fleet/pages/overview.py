@@ -24,8 +24,10 @@ MODE_TEXT: Mapping[str, str] = {
     "empty": "No server yet",
 }
 MODE_WHY: Mapping[str, str] = {
-    "fallback": "No pair is ready. Requests are served without splitting: by a plain server, else by a decode server.",
-    "refusing": "No pair is ready, and this deployment is set to refuse: requests that would be split get 503.",
+    "fallback": "No verified pair is ready. Requests are served without splitting: by a plain server, else by a decode "
+    "server.",
+    "refusing": "No verified pair is ready, and this deployment is set to refuse: requests that would be split get "
+    "503.",
     "down": "No server is ready that could answer: every request gets 503.",
     "empty": "Add one: until it is ready every request gets 503.",
 }
@@ -92,10 +94,16 @@ def summaries(start: datetime, end: datetime) -> list[Summary]:
     finished = _finished(start, end)
     deployments = list(Deployment.objects.prefetch_related(Prefetch("servers", Server.objects.with_names())))
     attach_pairs((server for deployment in deployments for server in deployment.servers.all()), Pair.objects.doubtful())
-    return [_summary(deployment, finished.get(deployment.pk, []), minutes) for deployment in deployments]
+    split = set(Pair.objects.in_use().values_list("prefill__deployment", flat=True))
+    return [
+        _summary(deployment, finished.get(deployment.pk, []), minutes, has_pair=deployment.pk in split)
+        for deployment in deployments
+    ]
 
 
-def _summary(deployment: Deployment, finished: list[tuple[float | None, float | None]], minutes: float) -> Summary:
+def _summary(
+    deployment: Deployment, finished: list[tuple[float | None, float | None]], minutes: float, has_pair: bool
+) -> Summary:
     servers = list(deployment.servers.all())
     first_tokens = sorted(ms for ms, _ in finished if ms is not None)
     worst_gaps = [ms for _, ms in finished if ms is not None]
@@ -103,7 +111,7 @@ def _summary(deployment: Deployment, finished: list[tuple[float | None, float | 
     failed = [f"{server.name}: {server.failure.get('message', 'failed')}" for server in servers if server.failure]
     return Summary(
         deployment=deployment,
-        mode=shown_mode(mode(servers, deployment.when_no_pair), servers),
+        mode=shown_mode(mode(servers, deployment.when_no_pair, has_pair), servers),
         roles=by_role(servers),
         degradations=[*failed, *notes],
         requests_per_min=len(finished) / minutes if finished else None,

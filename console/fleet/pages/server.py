@@ -1,20 +1,26 @@
 """What the page of one server tells: how its present start went, its command, its pairs and its moves."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from console.fleet import drills, starting
 from console.fleet.cards import PHASE_WORDS, server_card
 from console.fleet.models import Pair, Server
-from console.fleet.pages.pairs import SAMPLE_PROMPT_TOKENS
-from console.fleet.states import PairState, ServerRole, ServerState
+from console.fleet.pages.pairs import (
+    MAY_PAIR,
+    SAMPLE_PROMPT_TOKENS,
+    Standing,
+    avoided_in,
+    is_silent_but_used,
+    standing_of,
+)
+from console.fleet.states import ServerRole
 from console.gateway import loads
 from console.launch import command
 from console.launch.contracts import Phase
 
 MOVES_SHOWN = 10
-MAY_PAIR = (ServerState.VERIFYING, ServerState.READY)
-"""What was tried of a pair holds while both of it are in one of these."""
 
 
 @dataclass(frozen=True)
@@ -29,24 +35,22 @@ class PhaseStep:
 
 @dataclass(frozen=True)
 class PairRow:
-    """`words` tell what holds now; `kind` is their colour. `ms_for_prompt`: about how long the KV of a prompt of
-    `SAMPLE_PROMPT_TOKENS` takes.
-    """
+    """`ms_for_prompt`: about how long the KV of a prompt of `SAMPLE_PROMPT_TOKENS` takes."""
 
     pair: Pair
     peer: Server
-    words: str
-    kind: str
+    standing: Standing
     ms_for_prompt: float | None
 
 
 def details(server: Server) -> dict[str, Any]:
+    told = loads.read()
     return {
-        "card": server_card(server, loads.read().get(server.pk)),
+        "card": server_card(server, told.get(server.pk)),
         "phases": phases(server),
         "shell": command.shell_text(server.launch_spec) if server.launch_spec else "",
-        "pairs": pairs(server),
-        "may_pair": server.state in MAY_PAIR,
+        "pairs": pairs(server, avoided_in(told)),
+        "may_pair": server.state in MAY_PAIR or is_silent_but_used(server),
         "moves": list(server.moves.select_related("server", "deployment")[:MOVES_SHOWN]),
         "gpus": list(server.host.gpus.filter(index__in=server.gpu_indexes)) if server.host else [],
         "observed": server.observed,
@@ -79,28 +83,17 @@ def phases(server: Server) -> list[PhaseStep]:
     ]
 
 
-def pairs(server: Server) -> list[PairRow]:
+def pairs(server: Server, avoided: Mapping[int, str]) -> list[PairRow]:
     if server.role == ServerRole.PLAIN:
         return []
     found = Pair.objects.select_related("prefill", "decode").filter(
         prefill__role=ServerRole.PREFILL, decode__role=ServerRole.DECODE
     )
     if server.role == ServerRole.PREFILL:
-        return [_pair_row(pair, server, pair.decode) for pair in found.filter(prefill=server)]
-    return [_pair_row(pair, server, pair.prefill) for pair in found.filter(decode=server)]
+        return [_pair_row(pair, pair.decode, avoided) for pair in found.filter(prefill=server)]
+    return [_pair_row(pair, pair.prefill, avoided) for pair in found.filter(decode=server)]
 
 
-def _pair_row(pair: Pair, server: Server, peer: Server) -> PairRow:
-    words, kind = _standing(pair, server, peer)
-    return PairRow(pair, peer, words, kind, pair.transfer_ms_for(SAMPLE_PROMPT_TOKENS))
-
-
-def _standing(pair: Pair, server: Server, peer: Server) -> tuple[str, str]:
-    """A pair that was verified keeps that row while one of the two rests, but holds no longer."""
-    idle = next((one for one in (server, peer) if one.state not in MAY_PAIR), None)
-    if idle is not None:
-        return f"No traffic: {idle.name} is {idle.get_state_display().lower()}", "rest"
-    if not pair.is_current:
-        return "Not verified since its start", "rest"
-    kind = {PairState.VERIFIED: "good", PairState.FAILED: "bad"}.get(PairState(pair.state), "rest")
-    return pair.get_state_display(), kind
+def _pair_row(pair: Pair, peer: Server, avoided: Mapping[int, str]) -> PairRow:
+    standing = standing_of(pair.prefill, pair.decode, pair, avoided)
+    return PairRow(pair, peer, standing, pair.transfer_ms_for(SAMPLE_PROMPT_TOKENS))

@@ -12,6 +12,7 @@ from console.fleet.errors import FleetError
 from console.fleet.models import Deployment, Pair
 from console.fleet.pages.pairs import beside_the_yard, matrix_of
 from console.launch import parity
+from console.live.snapshot import mode_of
 
 
 @require_safe
@@ -19,10 +20,11 @@ from console.launch import parity
 def matrix(request: HttpRequest, name: str) -> HttpResponse:
     """A region of the yard, and a page of its own."""
     deployment = get_object_or_404(Deployment, name=name)
-    region = answers.is_region(request)
-    pairs = beside_the_yard(deployment) if region else {"matrix": matrix_of(deployment)}
-    context = {"section": "deployments", "deployment": deployment, **pairs}
-    return render(request, "fleet/_pairs.html" if answers.is_region(request) else "fleet/pairs.html", context)
+    context: dict[str, object] = {"section": "deployments", "deployment": deployment}
+    if answers.is_region(request):
+        context |= {"mode": mode_of(deployment), **beside_the_yard(deployment)}
+        return render(request, "fleet/_pairs.html", context)
+    return render(request, "fleet/pairs.html", {**context, "matrix": matrix_of(deployment)})
 
 
 @require_POST
