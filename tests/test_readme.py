@@ -35,6 +35,14 @@ def test_commands_to_copy_name_the_python_that_make_install_makes(document: str)
     assert [line for line in lines if not line.startswith(".venv/bin/python ")] == []
 
 
+def test_commands_that_pages_tell_to_paste_name_that_python_too() -> None:
+    pages = [path.read_text() for path in (ROOT / "templates").rglob("*.html")]
+    commands = [found for page in pages for found in re.findall(r"<code>([^<]*manage\.py [^<]*)</code>", page)]
+    assert commands
+    in_a_container = "docker compose exec web python "
+    assert [one for one in commands if not one.startswith((".venv/bin/python ", in_a_container))] == []
+
+
 LINK = re.compile(r"""(?:\]\(|src="|srcset=")(?!http)([^)"#]+)""")
 
 

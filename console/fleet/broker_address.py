@@ -29,8 +29,8 @@ def for_caller(caller: str, console_name: str, with_login: bool) -> str:
         return _built(own, console_name if bound in EVERYWHERE else bound, with_login)
     raise BrokerNotOpen(
         "The console's broker listens on its own machine only, so no other machine can join. Start the console with "
-        "`manage.py up --bind ADDRESS` (its address in the network of the hosts), or give it a Redis or Valkey that "
-        "hosts can reach as REDIS_URL or BROKER_PUBLIC_URL."
+        "`.venv/bin/python manage.py up --bind ADDRESS` (its address in the network of the hosts), or give it a Redis "
+        "or Valkey that hosts can reach as REDIS_URL or BROKER_PUBLIC_URL."
     )
 
 
