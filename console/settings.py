@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from csp.constants import NONCE, NONE, SELF
 
@@ -26,7 +26,7 @@ def kept_secret(name: str) -> str:
 
 
 def database(url: str) -> dict[str, Any]:
-    """`postgres://user:password@host:port/name`, or an empty string for SQLite (WAL) in DATA_DIR."""
+    """`postgres://user:password@host:port/name`, percent-encoded, or an empty string for SQLite (WAL) in DATA_DIR."""
     if not url:
         return {
             "ENGINE": "django.db.backends.sqlite3",
@@ -41,12 +41,15 @@ def database(url: str) -> dict[str, Any]:
             },
         }
     if (parts := postgres_address(url)) is None:
-        raise env.BadSetting("DATABASE_URL: expected postgres://user:password@host:port/name, or nothing for SQLite")
+        raise env.BadSetting(
+            "DATABASE_URL: expected postgres://user:password@host:port/name, or nothing for SQLite. In a password "
+            "write %2F for /, %40 for @, %25 for % and the like"
+        )
     return {
         "ENGINE": "django.db.backends.postgresql",
-        "NAME": parts.path.lstrip("/"),
-        "USER": parts.username or "",
-        "PASSWORD": parts.password or "",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
         "PORT": str(parts.port or ""),
         # A database that does not even refuse must not hold up pages for minutes.

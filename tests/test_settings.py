@@ -1,4 +1,4 @@
-"""What a fresh start leaves on disk is for its own user alone."""
+"""What the settings make of the environment, and what a fresh start leaves on disk: for its own user alone."""
 
 import ast
 import os
@@ -6,6 +6,20 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from console import settings
+
+
+@pytest.mark.parametrize("password", ["p@ss", "a/b", "100%", "%41", "colon:", "#?[", "blank +", "ключ", "plain"])
+def test_the_password_of_a_database_may_hold_what_an_address_cannot(password: str) -> None:
+    made = settings.database(
+        f"postgres://{quote('ann@site', safe='')}:{quote(password, safe='')}@db.example.org:5433/main"
+    )
+    assert (made["USER"], made["PASSWORD"]) == ("ann@site", password)
+    assert (made["HOST"], made["PORT"], made["NAME"]) == ("db.example.org", "5433", "main")
 
 
 def mode_of(path: Path) -> int:
