@@ -18,8 +18,12 @@ NOBODY_LISTENS = "postgres://user:secret@127.0.0.1:1/name"
 
 
 def manage(data: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run(data, "manage.py", *words, **environment)
+
+
+def run(data: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "manage.py", *words],
+        [sys.executable, *words],
         cwd=ROOT,
         env={**os.environ, "DATA_DIR": str(data), "DATABASE_URL": "", "PORT": str(free_port()), **environment},
         input="long enough to keep\n",
@@ -47,6 +51,25 @@ def test_a_wrong_setting_is_named_in_one_line(setting: str, said: str, tmp_path:
     assert ended.returncode == 1
     assert ended.stderr.startswith(said)
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("part", ["worker", "beat"])
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("LOG_LEVEL=foo", "LOG_LEVEL='foo': expected DEBUG, INFO, WARNING, ERROR or CRITICAL"),
+        ("REDIS_URL=redis://:secret@host:port/0", "REDIS_URL is not the address of a Redis or Valkey. Give redis://"),
+    ],
+)
+def test_celery_started_by_hand_names_a_wrong_setting_in_one_line(
+    part: str, setting: str, said: str, tmp_path: Path
+) -> None:
+    name, _, value = setting.partition("=")
+    ended = run(tmp_path, "-m", "celery", "-A", "console.celery", part, **{name: value})
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(said)
+    assert ended.stderr.count("\n") == 1
+    assert "secret" not in ended.stdout + ended.stderr
 
 
 def test_a_level_of_logging_may_be_written_in_small_letters(tmp_path: Path) -> None:
