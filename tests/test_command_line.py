@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, ProgrammingError
 
 from console.command_line import in_words, is_our_fault
-from tests.own import free_port
+from tests.own import free_port, held_port
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parent.parent
@@ -70,6 +70,17 @@ def test_celery_started_by_hand_names_a_wrong_setting_in_one_line(
     assert ended.stderr.startswith(said)
     assert ended.stderr.count("\n") == 1
     assert "secret" not in ended.stdout + ended.stderr
+
+
+def test_a_demo_without_its_broker_ends_before_anything_starts(tmp_path: Path) -> None:
+    with held_port() as port:
+        ended = manage(tmp_path, "demo", REDIS_URL=f"redis://user:secret@127.0.0.1:{port}/0")
+    assert ended.returncode == 1
+    assert f"The broker that REDIS_URL names, redis://127.0.0.1:{port}/0, does not answer: " in ended.stderr
+    assert "Start it, correct REDIS_URL, or unset it" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert (ended.stdout, list((tmp_path / "run").glob("*.json"))) == ("", [])
+    assert "secret" not in ended.stderr
 
 
 def test_a_level_of_logging_may_be_written_in_small_letters(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import redis
 from console import env
 from console.accounts.models import User
 from console.database import Away
+from console.demo.supervise import CannotRun
 from console.demo.up import MANAGE
 from console.launch.joining import shown
 
@@ -20,16 +21,31 @@ BROKER_TIMEOUT_S = 2.0
 
 def of_broker(url: str) -> str:
     """Empty when it answers."""
+    if trouble := _why_no_answer(url):
+        return (
+            f"{trouble} Requests are routed without it. Until it answers no server starts, stops or moves, no host "
+            "joins or is heard, and charts and the list of requests stand still. Nothing has to be started again then."
+        )
+    return ""
+
+
+def refuse_absent_broker(url: str) -> None:
+    """For a run whose first step is to launch servers. Raises CannotRun."""
+    if trouble := _why_no_answer(url):
+        raise CannotRun(
+            f"{trouble} Without it no server can be launched. Start it, correct REDIS_URL, or unset it: then an "
+            "embedded Valkey is started."
+        )
+
+
+def _why_no_answer(url: str) -> str:
+    """Empty when it answers. Names it without its password."""
     client = redis.Redis.from_url(url, socket_connect_timeout=BROKER_TIMEOUT_S, socket_timeout=BROKER_TIMEOUT_S)
     try:
         client.ping()
     except (redis.RedisError, OSError) as error:
         address = shown(url) if urlsplit(url).hostname else f"unix://{urlsplit(url).path}"
-        return (
-            f"The broker that REDIS_URL names, {address}, does not answer: {str(error).rstrip('.')}. Requests are "
-            "routed without it. Until it answers no server starts, stops or moves, no host joins or is heard, and "
-            "charts and the list of requests stand still. Nothing has to be started again then."
-        )
+        return f"The broker that REDIS_URL names, {address}, does not answer: {str(error).rstrip('.')}."
     finally:
         client.close()
     return ""

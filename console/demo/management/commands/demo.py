@@ -37,11 +37,11 @@ class Command(BaseCommand):
     def _run(self, supervisor: Supervisor, place: up.Place, plan: plans.Plan) -> None:
         file = place.data_dir / "demo.json"
         up.refuse_taken_port(place)
+        if given := env.secret("REDIS_URL"):
+            notices.refuse_absent_broker(given)
         _put_aside(file)
         say(f"Starting Switchyard in {place.data_dir}")
         child_env = up.start(supervisor, place)
-        if notice := notices.of_broker(child_env["REDIS_URL"]):
-            say(notice)
         since = time.time()
         supervisor.start(agent(place, plan, child_env))
         say(f"Launching {len(plan.servers)} servers, for at most {plan.ready_limit_s:.0f} s")
