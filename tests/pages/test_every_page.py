@@ -94,6 +94,13 @@ def test_a_page_for_everybody_renders(page: str, who: str, fleet: Fleet, request
     assert "<main" in answer.text
 
 
+@pytest.mark.parametrize("page", [*FOR_OPERATORS, *FOR_ADMINS, "deployment_pairs", "server", "move", "host", "request"])
+def test_a_page_below_another_says_where_it_is(page: str, fleet: Fleet, admin: Client) -> None:
+    shown = admin.get(address(page, fleet)).text
+    assert 'class="crumbs"' in shown
+    assert shown.count("<h1") == 1
+
+
 @pytest.mark.parametrize("page", ["overview", "deployment_pairs", "server", "move", "hosts", "host", "requests"])
 def test_the_region_of_a_page_comes_without_its_frame(page: str, fleet: Fleet, viewer: Client) -> None:
     answer = viewer.get(address(page, fleet), headers={"HX-Request": "true"})
