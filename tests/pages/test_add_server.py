@@ -179,6 +179,36 @@ def test_a_gpu_that_a_process_of_others_holds_is_told_with_the_command(fleet: Fl
     assert "GPU 3 is held by train.py (4242). A start fails" in operator.get(PAGE, chosen()).text
 
 
+def fill_the_host(fleet: Fleet) -> None:
+    """GPU 0 and 1 have running servers, GPU 2 a stopped one, GPU 3 a process of others."""
+    Gpu.objects.filter(host=fleet.host, index=3).update(holders=[{"pid": 4242, "name": "train.py", "memory_mib": 2048}])
+
+
+def test_where_all_gpus_have_a_server_it_names_one_on_which_nothing_runs(fleet: Fleet, operator: Client) -> None:
+    fill_the_host(fleet)
+    page = operator.get(PAGE).text
+    assert "Nothing runs on GPU 2 now, so a server can start there; chat-3 can start again only once" in page
+    assert " checked" not in page.partition('id="gpu-0"')[2].partition("</fieldset>")[0]
+
+
+def test_where_all_gpus_are_held_it_says_by_whom_and_what_to_do(fleet: Fleet, operator: Client) -> None:
+    fill_the_host(fleet)
+    Server.objects.filter(pk=fleet.stopped.pk).update(state=ServerState.LOADING)
+    page = operator.get(PAGE).text
+    assert "all are held, by chat-1, chat-2, chat-3, train.py (4242). Stop one of them and choose its GPU" in page
+    assert "or add a host" in page
+    assert "None is chosen for you" not in operator.get(PAGE, chosen(), headers=REGION).text
+
+
+def test_where_all_gpus_are_held_it_names_hosts_with_room(fleet: Fleet, operator: Client) -> None:
+    fill_the_host(fleet)
+    Server.objects.filter(pk=fleet.stopped.pk).update(state=ServerState.LOADING)
+    make_host("zzz")
+    make_host("yyy", maintenance=True)
+    page = operator.get(PAGE, chosen(gpu_indexes=[]), headers=REGION).text
+    assert "or choose another host: zzz." in page
+
+
 def test_without_a_host_it_says_what_comes_first(fleet: Fleet, operator: Client) -> None:
     Server.objects.all().delete()
     Host.objects.all().delete()

@@ -8,6 +8,8 @@ from console.fleet.errors import FleetError
 from console.fleet.models import Deployment, Engine, Gpu, Host, Server
 from console.launch.contracts import Check
 
+MOST_NAMED = 3
+
 
 class GpuChoice(TypedDict):
     gpu: Gpu
@@ -39,6 +41,35 @@ def _gpu_choice(gpu: Gpu, servers: list[Server], chosen: bool) -> GpuChoice:
 def a_free_gpu(host: Host | None) -> list[str]:
     """The first one, as a form gives it, so that a form opens with what could be started; empty when all are taken."""
     return [str(item["gpu"].index) for item in gpu_choices(host, []) if item["is_free"]][:1]
+
+
+def why_none_is_chosen(host: Host | None, gpus: list[GpuChoice]) -> str:
+    """Who has all GPUs of a host, and what to do about it; empty where one is free or chosen."""
+    if host is None or not gpus or any(item["chosen"] or item["is_free"] for item in gpus):
+        return ""
+    resting = [item for item in gpus if not _who_holds(item)]
+    if resting:
+        index, names = resting[0]["gpu"].index, " and ".join(server.name for server in resting[0]["servers"])
+        return (
+            f"None is chosen for you: each belongs to a server already. Nothing runs on GPU {index} now, so a server "
+            f"can start there; {names} can start again only once that one is stopped."
+        )
+    holders = ", ".join(dict.fromkeys(name for item in gpus for name in _who_holds(item)))
+    return (
+        f"None is chosen for you: all are held, by {holders}. Stop one of them and choose its GPU{_elsewhere(host)}. "
+        "With “Add, start later” you can choose a held one now."
+    )
+
+
+def _who_holds(item: GpuChoice) -> list[str]:
+    servers = [server.name for server in item["servers"] if server.holds_gpu]
+    return servers or [f"{holder['name'] or 'a process'} ({holder['pid']})" for holder in item["gpu"].holders]
+
+
+def _elsewhere(host: Host) -> str:
+    others = Host.objects.exclude(pk=host.pk).prefetch_related("gpus", "servers").order_by("name")
+    room = [each.name for each in others if each.is_reachable and not each.maintenance and a_free_gpu(each)]
+    return f", or choose another host: {', '.join(room[:MOST_NAMED])}" if room else ", or add a host"
 
 
 def best_host(deployment: Deployment) -> Host | None:

@@ -172,6 +172,7 @@ def _new_again(request: HttpRequest, deployment: Deployment, host: Host | None, 
 
 def _new_context(deployment: Deployment, host: Host | None, form: ServerForm, given: QueryDict) -> dict[str, Any]:
     spec, problem = _preview(deployment, host, given)
+    gpus = launching.gpu_choices(host, given.getlist("gpu_indexes"))
     return {
         "section": "deployments",
         "deployment": deployment,
@@ -179,7 +180,8 @@ def _new_context(deployment: Deployment, host: Host | None, form: ServerForm, gi
         "roles": [(role, role.label, what) for role, what in COLUMNS],
         "host": host,
         "hosts": list(Host.objects.all()),
-        "gpus": launching.gpu_choices(host, given.getlist("gpu_indexes")),
+        "gpus": gpus,
+        "none_chosen": launching.why_none_is_chosen(host, gpus),
         "spec": spec,
         "shell": command.shell_text(spec) if spec else "",
         "problem": problem,
