@@ -16,6 +16,7 @@ from console.api.shapes import NO_REASON, NOTHING, ChangeIn, Count, Deleted, Pag
 from console.fleet import actions, adoption, guards, moves, starting
 from console.fleet.cards import server_card
 from console.fleet.models import Move, Server
+from console.fleet.move_preview import losing
 from console.fleet.states import MOVE_OPEN, ServerRole, ServerState
 from console.gateway import loads
 from console.gateway.loads import RouterLoad
@@ -65,7 +66,10 @@ class ServerOut(Schema):
     stop_reason: str
     started_at: datetime | None
     ready_at: datetime | None
-    notes: list[str] = Field(description="What keeps it from being started now, though it is at rest.")
+    notes: list[str] = Field(
+        description="What keeps it from being started now, though it is at rest; in the answer to a stop, what traffic "
+        "will see of it."
+    )
     command: str = Field(description="Environment and command of its newest start, secrets masked; empty before it.")
 
 
@@ -244,8 +248,11 @@ def start_server(request: HttpRequest, server_id: int, body: ReasonIn = NO_REASO
 @router.post("/{int:server_id}/stop", response={202: ServerOut}, auth=OPERATOR)
 @change()
 def stop_server(request: HttpRequest, server_id: int, body: StopIn = STOP) -> Status[ServerOut]:
-    """A serving server is drained first."""
-    return Status(202, server_out(actions.stop(server_id, actor_of(request), body.reason, force=body.force)))
+    """A serving server is drained first. It is not asked twice: `notes` say what traffic will see of it. With
+    `dry_run` they say so before anything happens; until it has drained, `cancel-stop` takes it back."""
+    noticed = losing(guards.server(server_id))
+    stopped = server_out(actions.stop(server_id, actor_of(request), body.reason, force=body.force))
+    return Status(202, stopped.model_copy(update={"notes": noticed}))
 
 
 @router.post("/{int:server_id}/cancel-stop", response=ServerOut, auth=OPERATOR)

@@ -213,6 +213,25 @@ def test_stopping_drains_first() -> None:
     assert (stopped.status, stopped.body["state"]) == (202, "draining")
 
 
+@pytest.mark.parametrize("rehearsed", [True, False])
+def test_stopping_the_last_server_of_a_role_says_what_traffic_will_see(rehearsed: bool) -> None:
+    deployment = make_deployment()
+    prefill = make_server(ServerRole.PREFILL, ServerState.READY, deployment)
+    make_server(ServerRole.DECODE, ServerState.READY, deployment)
+    answer = Api(Role.OPERATOR).post(f"/servers/{prefill.pk}/stop", {"dry_run": rehearsed})
+    assert answer.status == 202
+    [note] = answer.body["notes"]
+    assert note.startswith("It is the last ready prefill server: no request can be split.")
+    prefill.refresh_from_db()
+    assert prefill.state == ("ready" if rehearsed else "draining")
+
+
+def test_stopping_one_of_several_has_nothing_to_say() -> None:
+    deployment = make_deployment()
+    server, _ = (make_server(state=ServerState.READY, deployment=deployment) for _ in range(2))
+    assert Api(Role.OPERATOR).post(f"/servers/{server.pk}/stop").body["notes"] == []
+
+
 def test_a_stop_can_be_forced() -> None:
     server = make_server(state=ServerState.READY)
     assert Api(Role.OPERATOR).post(f"/servers/{server.pk}/stop", {"force": True}).body["state"] == "stopping"
