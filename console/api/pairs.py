@@ -24,6 +24,7 @@ class PairOut(Schema):
     prefill: ServerRef
     decode: ServerRef
     state: PairState = Field(description="Of the present starts of both; after a restart it is unverified again.")
+    in_use: bool = Field(description="Requests are split through it now: it is verified, and both servers are ready.")
     reason: str
     checked_at: datetime | None
     attempts: int
@@ -78,6 +79,7 @@ def pair_out(pair: Pair) -> PairOut:
         prefill=ServerRef.from_orm(pair.prefill),
         decode=ServerRef.from_orm(pair.decode),
         state=PairState(pair.state) if pair.is_current else PairState.UNVERIFIED,
+        in_use=pair.is_in_use,
         reason=pair.reason if pair.is_current else "One of them was started again since.",
         checked_at=pair.checked_at,
         attempts=pair.attempts,

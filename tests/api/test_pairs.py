@@ -32,6 +32,14 @@ def test_a_verified_pair_names_both_sides(pair: Pair) -> None:
     assert (found["state"], found["transfer_ms"]) == ("verified", 12.5)
 
 
+def test_a_pair_is_in_use_while_both_of_it_are_ready(pair: Pair) -> None:
+    api = Api(Role.VIEWER)
+    assert api.get("/pairs").body["items"][0]["in_use"] is True
+    Server.objects.filter(name="d1").update(state=ServerState.DRAINING)
+    found = api.get("/pairs").body["items"][0]
+    assert (found["state"], found["in_use"]) == ("verified", False)
+
+
 def test_after_a_restart_a_pair_is_unverified(pair: Pair) -> None:
     Server.objects.filter(name="d1").update(generation=2)
     api = Api(Role.VIEWER)

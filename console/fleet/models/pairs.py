@@ -79,6 +79,12 @@ class Pair(models.Model):
     def is_current(self) -> bool:
         return self.prefill_generation == self.prefill.generation and self.decode_generation == self.decode.generation
 
+    @property
+    def is_in_use(self) -> bool:
+        """Requests are split through it now; `PairQuerySet.in_use` for one pair."""
+        is_ready = self.prefill.state == self.decode.state == ServerState.READY
+        return is_ready and self.is_current and self.state == PairState.VERIFIED
+
 
 def attach_pairs(servers: "Iterable[Server]", pairs: PairQuerySet) -> None:
     """All servers of one or more deployments; what `pairs` holds of theirs then costs no query."""

@@ -33,7 +33,6 @@ class Cell:
     state: PairState
     standing: Standing
     ms_for_prompt: float | None
-    is_in_use: bool
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,8 @@ def count_of(deployment: Deployment) -> PairCount:
 def _cell(prefill: Server, decode: Server, pair: Pair | None, avoided: Mapping[int, str]) -> Cell:
     standing = standing_of(prefill, decode, pair, avoided)
     if pair is None or not pair.is_current:
-        return Cell(pair, PairState.UNVERIFIED, standing, None, is_in_use=False)
-    is_ready = prefill.state == decode.state == ServerState.READY
-    is_in_use = pair.state == PairState.VERIFIED and is_ready
-    return Cell(pair, PairState(pair.state), standing, pair.transfer_ms_for(SAMPLE_PROMPT_TOKENS), is_in_use)
+        return Cell(pair, PairState.UNVERIFIED, standing, None)
+    return Cell(pair, PairState(pair.state), standing, pair.transfer_ms_for(SAMPLE_PROMPT_TOKENS))
 
 
 def standing_of(prefill: Server, decode: Server, pair: Pair | None, avoided: Mapping[int, str]) -> Standing:
