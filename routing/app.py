@@ -62,14 +62,17 @@ class Router:
         max_body_bytes: int = MAX_BODY_BYTES,
         metrics: RouterMetrics | None = None,
         seat: Seat | None = None,
+        catch_up: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`seat`: where it shares counts and memories with other workers of the same router."""
+        """`seat`: where it shares counts and memories with other workers of the same router. `catch_up`: returns once
+        every change that was made before the call is swapped in, or cannot be known soon."""
         self.table = EMPTY
         self.max_body_bytes = max_body_bytes
         self.metrics = metrics or RouterMetrics()
         self.budget = Budget()
         self.responses = Memory() if seat is None else seat.responses
         """Which server made which stored response."""
+        self.catch_up = catch_up or _nothing_newer
         self._observer = observer
         self._seat = seat
         self._backends: dict[str, Backend] = {}
@@ -290,6 +293,10 @@ class Router:
                 await self.aclose()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+async def _nothing_newer() -> None:
+    """Nobody swaps another table in unasked."""
 
 
 def _backend(old: Backend | None, server: Server, limit: int, load: Load | None) -> Backend:

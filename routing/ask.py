@@ -9,7 +9,7 @@ from typing import Any, Final
 from routing import bodies
 from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
-from routing.errors import Headers, Refusal
+from routing.errors import Headers, NotInTable, Refusal
 from routing.large import find, read_large
 from routing.paths import response_of
 from routing.reply import Request
@@ -99,9 +99,10 @@ async def _read_form(raw: bodies.Raw) -> dict[str, Any]:
 
 
 def deployment_for(table: Table, model: object, key: str | None) -> Deployment:
-    """Raises `Refusal`: 404 naming what is served, 401 for a wrong key, 503 when nothing is served at all."""
+    """Raises `NotInTable`: 404 naming what is served, 401 for a wrong key, 503 when nothing is served at all. Raises
+    `Refusal` for what is no model's name."""
     if not table.deployments:
-        raise Refusal(
+        raise NotInTable(
             503,
             "No model is served yet. Start a deployment's servers, or wait until they are ready.",
             kind="ServiceUnavailableError",
@@ -114,12 +115,12 @@ def deployment_for(table: Table, model: object, key: str | None) -> Deployment:
     if deployment is not None and may_use(deployment, key):
         return deployment
     if deployment is not None or not open_to_key:
-        raise Refusal(
+        raise NotInTable(
             401,
             "This model needs an inference key of its deployment. Send it as `Authorization: Bearer KEY`.",
             kind="AuthenticationError",
         )
-    raise Refusal(
+    raise NotInTable(
         404,
         f"The model `{model}` is not served here. Served: {', '.join(sorted(open_to_key))}.",
         kind="NotFoundError",

@@ -34,6 +34,10 @@ class Refusal(Exception):
         return b'{"type":"error",' + body[1:] if path.startswith("/v1/messages") else body
 
 
+class NotInTable(Refusal):
+    """A key or a model that the table does not know. A newer table may: it is looked for before this is answered."""
+
+
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
     error: dict[str, object] = {"message": message, "type": kind, "param": param, "code": status}
     return orjson.dumps({"error": error})

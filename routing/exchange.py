@@ -15,7 +15,7 @@ from routing.backend import Backend
 from routing.bodies import DecodeBody
 from routing.choose import Choice, Chooser, Layout
 from routing.clock import Clock
-from routing.errors import Answered, ConnectionLost, LegError, Refusal, StreamError, TimedOut
+from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut
 from routing.handoff import HandoffTooOld
 from routing.limits import fit, have_one_limit, in_own_words, is_too_long
 from routing.paths import kind_of, method_of
@@ -144,6 +144,14 @@ class Exchange:
 
     async def _serve(self) -> None:
         kind = self._check_path()
+        try:
+            await self._serve_by_table(kind)
+        except NotInTable:
+            if not await self._has_newer_table():
+                raise
+            await self._serve_by_table(kind)
+
+    async def _serve_by_table(self, kind: str) -> None:
         if kind == "models":
             self._answer.json(await self._router.models(self._request))
             return
@@ -152,6 +160,13 @@ class Exchange:
         self.record.streamed = ask.streamed
         self.record.estimated_prompt_tokens = ask.wish.prompt_tokens
         await self._within_total(ask)
+
+    async def _has_newer_table(self) -> bool:
+        """Whoever was just given a key may use it at once, though this router has not heard of it yet."""
+        before = self._table
+        await self._router.catch_up()
+        self._table, self._layouts = self._router.table, self._router.layouts
+        return self._table is not before
 
     def _check_path(self) -> str:
         request = self._request

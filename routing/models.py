@@ -8,7 +8,7 @@ import orjson
 
 from routing.ask import key_of, may_use
 from routing.backend import Backend
-from routing.errors import LegError, Refusal
+from routing.errors import LegError, NotInTable
 from routing.leg import Leg
 from routing.reply import Request
 from routing.table import Deployment, Table, Timeouts
@@ -18,18 +18,18 @@ Card = dict[str, Any]
 
 
 async def model_cards(request: Request, table: Table, backends: Mapping[str, Backend]) -> bytes:
-    """The answer's body. Raises `Refusal`: 401 when the key opens nothing, 404 for one model that is not there."""
+    """The answer's body. Raises `NotInTable`: 401 when the key opens nothing, 404 for one model that is not there."""
     key = key_of(request)
     mine = [deployment for deployment in table.deployments.values() if may_use(deployment, key)]
     if table.deployments and not mine:
-        raise Refusal(401, "Send an inference key as `Authorization: Bearer KEY`.", kind="AuthenticationError")
+        raise NotInTable(401, "Send an inference key as `Authorization: Bearer KEY`.", kind="AuthenticationError")
     found = await asyncio.gather(*(_cards_of(deployment, backends) for deployment in mine))
     cards = {str(card.get("id")): card for cards in found for card in cards}
     name = request.path.removeprefix("/v1/models").strip("/")
     if not name:
         return orjson.dumps({"object": "list", "data": list(cards.values())})
     if name not in cards:
-        raise Refusal(404, f"The model `{name}` is not served here.", kind="NotFoundError", param="model")
+        raise NotInTable(404, f"The model `{name}` is not served here.", kind="NotFoundError", param="model")
     return orjson.dumps(cards[name])
 
 

@@ -23,12 +23,15 @@ from console.fleet import actions
 from console.fleet.errors import Conflict
 from console.fleet.models import Deployment, Host, Pair, Server
 from console.fleet.states import AT_REST, PairState, ServerRole, ServerState
+from console.gateway import loads
+from console.gateway.models import Epoch
 from console.gateway.publish import changed
 
 USERNAME = "admin"
 SECRET_NAME = "demo"
 POLL_S = 0.2
 HOST_LIMIT_S = 120.0
+ROUTERS_LIMIT_S = 120.0
 
 
 T = TypeVar("T")
@@ -71,7 +74,7 @@ def seed(plan: Plan, host_names: Sequence[str], since: float | None, url: str, k
     hosts = [wait_for_host(name, since, begun_at) for name in host_names]
     deployment, is_new = ensure_deployment(plan, actor, hosts)
     wait_until_it_serves(deployment, actor, plan.ready_limit_s, may_lack_some=not is_new)
-    return {
+    demo: DemoFile = {
         "url": url,
         "username": user.username,
         "password": password,
@@ -81,6 +84,8 @@ def seed(plan: Plan, host_names: Sequence[str], since: float | None, url: str, k
         "model": deployment.served_model_name,
         "engine": deployment.engine,
     }
+    wait_until_routers_serve(Epoch.current())
+    return demo
 
 
 def ensure_admin(known_password: str) -> tuple[User, str]:
@@ -142,6 +147,16 @@ def wait_until_it_serves(deployment: Deployment, actor: Actor, limit_s: float, m
         return (all(map(_serves, up)) and _all_pairs_verified(up)) or None
 
     _wait_for(look, limit_s, lambda: f"Not ready within {limit_s:.0f} s: {_what_is_missing(deployment)}")
+
+
+def wait_until_routers_serve(epoch: int) -> None:
+    """Whoever is told that the demo is ready finds all of it served. Raises SeedFailed."""
+
+    def look() -> bool | None:
+        epochs = [router.epoch for router in loads.routers()]
+        return (bool(epochs) and min(epochs) >= epoch) or None
+
+    _wait_for(look, ROUTERS_LIMIT_S, lambda: "No router serves the demo's servers. Read the log of the web process.")
 
 
 def to_start(servers: Sequence[Server]) -> list[Server]:

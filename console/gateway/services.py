@@ -29,7 +29,11 @@ class Services:
         # One for each subject: where one has to wait, the others go on.
         self.routing_database, self.token_database = DatabaseThread("routing"), DatabaseThread("tokens")
         self.reports = Reports(router_id, lambda: self.sync.names)
-        self.router = Router(observer=self.reports, max_body_bytes=settings.ROUTER_MAX_BODY_BYTES)
+        self.router = Router(
+            observer=self.reports,
+            max_body_bytes=settings.ROUTER_MAX_BODY_BYTES,
+            catch_up=lambda: self.sync.catch_up(),
+        )
         self.sync = Sync(self.router, self.routing_database)
         self.samples = Samples(self.routing_database, self.router)
         self.announcer = Announcer(self.router, router_id, lambda: self.sync.epoch)

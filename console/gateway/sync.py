@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 from django.db import Error
@@ -21,6 +22,7 @@ LEAST_REST_S = 0.05
 REBUILD_EVERY_S = 15.0
 """Also without a new epoch: keys expire by themselves."""
 FIRST_LOOK_LIMIT_S = 3.0
+CATCH_UP_LIMIT_S = 2.0
 
 
 class Sync:
@@ -29,6 +31,7 @@ class Sync:
     def __init__(self, router: Router, database: DatabaseThread) -> None:
         self._router, self._database = router, database
         self._nudged = asyncio.Event()
+        self._next_look_over = asyncio.Event()
         self._published = Published()
         self.names = Names()
         """Also of servers that were removed while their last requests ran."""
@@ -77,8 +80,26 @@ class Sync:
                 if await nudges.get_message(ignore_subscribe_messages=True, timeout=5.0):
                     self._nudged.set()
 
+    async def catch_up(self) -> None:
+        """Returns once a look that began after this call is over: what was committed before is served then. Within
+        `CATCH_UP_LIMIT_S`, and at once while the database is away."""
+        if self._database_away:
+            return
+        over = self._next_look_over
+        self._nudged.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_LIMIT_S):
+                await over.wait()
+
     async def look(self) -> None:
         """One look at the epoch, and the new table if it has changed. Keeps the last one when the database fails."""
+        over, self._next_look_over = self._next_look_over, asyncio.Event()
+        try:
+            await self._look()
+        finally:
+            over.set()
+
+    async def _look(self) -> None:
         known = None if time.monotonic() - self._built_at > REBUILD_EVERY_S else self.epoch
         try:
             fresh = await self._database.run(_load_if_changed, known, self._published)

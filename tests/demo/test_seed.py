@@ -25,6 +25,8 @@ from console.demo.seed import (
 )
 from console.fleet.models import Deployment, Host, Server
 from console.fleet.states import ServerState
+from console.gateway import loads
+from console.gateway.loads import RouterInfo
 from tests.factories import make_deployment, make_host, make_user
 
 DEMO: DemoFile = {
@@ -149,6 +151,21 @@ def test_what_a_host_reported_before_a_restart_is_not_believed(monkeypatch: pyte
     make_host(name="gpu01", address="gpu01", last_seen_at=begun_at - timedelta(seconds=1))
     with pytest.raises(seed.SeedFailed, match="The agent of host gpu01 did not report"):
         seed.wait_for_host("gpu01", since=None, begun_at=begun_at)
+
+
+@pytest.mark.parametrize("served", [[], [7, 6]])
+def test_it_says_when_a_router_does_not_serve_what_is_there(monkeypatch: pytest.MonkeyPatch, served: list[int]) -> None:
+    monkeypatch.setattr(seed, "ROUTERS_LIMIT_S", 0.0)
+    monkeypatch.setattr(loads, "routers", lambda: [RouterInfo("a", epoch, 0.0) for epoch in served])
+    with pytest.raises(seed.SeedFailed, match="No router serves the demo's servers"):
+        seed.wait_until_routers_serve(7)
+
+
+def test_it_waits_until_every_router_serves_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = iter([[], [6, 7], [7, 8]])
+    monkeypatch.setattr(loads, "routers", lambda: [RouterInfo("a", epoch, 0.0) for epoch in next(reports)])
+    seed.wait_until_routers_serve(7)
+    assert list(reports) == []
 
 
 @pytest.mark.django_db

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import redis
+from django.db import OperationalError
 
-from console.accounts.models import InferenceKey, Role
+from console.accounts import keys
+from console.accounts.models import Role
+from console.accounts.people import COMMAND_LINE
 from console.fleet.models import Deployment
 from console.fleet.states import ServerState
-from console.gateway import publish
+from console.gateway import publish, sync
 from console.traffic import queries, tasks, wire
 from console.traffic.models import RequestRecord
 from tests.factories import make_user
@@ -139,14 +142,45 @@ def test_a_draining_server_keeps_its_stream_and_gets_nothing_new(
         assert "data: [DONE]" in answer.read().decode()
 
 
+@pytest.fixture
+def slow_to_hear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routers look by themselves once an hour, and nudges do not reach them."""
+    monkeypatch.setattr(sync, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(publish, "nudge", lambda epoch: None)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models"])
 def test_a_key_opens_its_deployment_as_soon_as_it_is_made(
-    web: RunningWeb, deployment: Deployment, plain: SimulatedServer
+    slow_to_hear: None, deployment: Deployment, plain: SimulatedServer, path: str
 ) -> None:
     register(plain, deployment, "plain-1")
     Deployment.objects.update(require_key=True)
-    on_every_router(web)
-    assert web.client.post("/v1/completions", json=completion()).status_code == 401
-    _, key = InferenceKey.issue(deployment.pk, "client")
-    on_every_router(web)
-    headers = {"Authorization": f"Bearer {key}"}
-    assert web.client.post("/v1/completions", json=completion(), headers=headers).status_code == 200
+    with RunningWeb() as web:
+        method, body = ("GET", None) if path == "/v1/models" else ("POST", completion())
+        for _ in range(3):
+            assert web.client.request(method, path, json=body).status_code == 401
+            _, key = keys.issue(COMMAND_LINE, deployment.pk, "client")
+            headers = {"Authorization": f"Bearer {key}"}
+            assert web.client.request(method, path, json=body, headers=headers).status_code == 200
+
+
+def test_a_model_is_found_as_soon_as_it_is_served(
+    valkey: "redis.Redis", slow_to_hear: None, plain: SimulatedServer
+) -> None:
+    with RunningWeb() as web:
+        assert web.client.post("/v1/completions", json=completion()).status_code == 503
+        register(plain, deploy(), "plain-1")
+        publish.changed()
+        assert web.client.post("/v1/completions", json=completion()).status_code == 200
+
+
+def test_what_is_not_known_is_refused_at_once_while_the_database_is_away(
+    web: RunningWeb, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise OperationalError("the database is away")
+
+    monkeypatch.setattr(sync, "_load_if_changed", away)
+    monkeypatch.setattr(sync, "CATCH_UP_LIMIT_S", 3600.0)
+    for _ in range(3):
+        assert web.client.post("/v1/completions", json=completion(model="another")).status_code == 404

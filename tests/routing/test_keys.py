@@ -1,5 +1,6 @@
 """Keys and headers: the server's key on both legs, the client's never; nothing of ours can be steered from outside."""
 
+import asyncio
 import hashlib
 
 from tests.routing.scripted import Client, Seen, Wire, answers, chat_body, prefills, site, streams, until
@@ -38,6 +39,39 @@ async def test_a_wrong_or_missing_key_is_a_401_that_says_what_to_send() -> None:
         models = await place.get("/v1/models")
     assert [answer.status for answer in (missing, wrong, right, anthropic, models)] == [401, 401, 200, 200, 401]
     assert "Authorization: Bearer" in missing.json["error"]["message"]
+
+
+async def test_a_key_that_a_newer_table_knows_is_taken_at_once() -> None:
+    async with site({"N1": streams()}, key_hashes=digest("old")) as place:
+
+        async def catch_up() -> None:
+            place.publish(key_hashes=digest("old") | digest("new"))
+
+        place.router.catch_up = catch_up
+        new, wrong = ({"authorization": f"Bearer {key}"} for key in ("new", "wrong"))
+        answers = [
+            await place.post(chat_body(), headers=wrong),
+            await place.post(chat_body(), headers=new),
+            await place.get("/v1/models", headers=new),
+        ]
+        assert place.nothing_is_held()
+    assert [answer.status for answer in answers] == [401, 200, 200]
+
+
+async def test_a_client_that_leaves_while_a_newer_table_is_looked_for_holds_nothing() -> None:
+    async with site({"N1": streams()}, key_hashes=digest("right")) as place:
+        looks = asyncio.Event()
+
+        async def catch_up() -> None:
+            looks.set()
+            await asyncio.Event().wait()
+
+        place.router.catch_up = catch_up
+        async with Client(place.port) as client:
+            await client.chat()
+            await looks.wait()
+        assert (await place.record()).outcome == "cancelled"
+        assert list(place.router.active) == []
 
 
 async def test_a_clients_handoff_and_routing_headers_go_nowhere() -> None:
