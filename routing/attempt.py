@@ -18,7 +18,7 @@ from routing.handoff import Handoff
 from routing.http1 import Head
 from routing.large import read_object
 from routing.leg import Leg
-from routing.limits import in_own_words, tells_of_our_token
+from routing.limits import in_own_words, tells_of_our_words
 from routing.loads import take
 from routing.pump import Pump
 from routing.record import Record
@@ -122,7 +122,7 @@ class Attempt:
             if _lacks_picture(refusal):
                 self._do_without("does not hold what a name stands for")
                 return None
-            if not tells_of_our_token(refusal):
+            if not tells_of_our_words(refusal, ask.body):
                 raise
             raise await in_own_words(prefill, ask, self._record.request_id) or refusal from refusal
         return self._read_prefill(answer)
@@ -159,19 +159,21 @@ class Attempt:
         params = None if handoff is None else handoff.params
         query = ask.request.query.decode("latin-1")
         target = f"{self._path}?{query}" if query else self._path
+        usage_forced = self._choice.decode.server.forces_usage
         with Leg(self._choice.decode, self._timeouts, streams=1) as leg:
             connection = await leg.open(
                 ask.request.method,
                 target,
                 self._leg_headers("d"),
-                self._job.decode_body.with_handoff(params) if ask.request.body else None,
+                self._job.decode_body.sendable(params, usage_forced=usage_forced) if ask.request.body else None,
                 self._sending,
                 only_once=handoff is not None,
             )
             self._record.decode_opened_ms = self._job.clock.ms_at(connection.head_at)
             dialect = DIALECTS.get(self._path)
             if dialect is not None and leg.is_event_stream:
-                await self._relay_stream(leg, Scanner(dialect, drop_usage=not self._job.decode_body.asks_usage))
+                drop_usage = self._job.decode_body.usage_is_ours(forced=usage_forced)
+                await self._relay_stream(leg, Scanner(dialect, drop_usage=drop_usage))
             else:
                 await self._relay_whole(leg)
         if handoff is not None:

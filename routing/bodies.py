@@ -208,55 +208,52 @@ def _one_token(path: str, body: Body, handoff: Mapping[str, Any]) -> Sendable:
     copy["stream"] = False
     if "n" in copy:
         copy["n"] = 1
-    _never_parse_the_answer(path, copy)
+    if forces_a_tool(copy):
+        del copy["tool_choice"]
     copy[HANDOFF] = handoff
     return dump(copy)
 
 
-def _never_parse_the_answer(path: str, body: Body) -> None:
-    """A forced tool call cut after one token is not JSON, and the server would refuse its own answer.
+def forces_a_tool(body: Mapping[str, Any]) -> bool:
+    """A forced call that is cut after one token is no JSON, and a server may refuse its own answer.
 
-    `none` renders the same tools into the prompt and parses nothing.
+    Where the model is free to call any tool, the same tools stand in its prompt. With `none` they may not stand there
+    (`--exclude-tools-when-tool-choice-none`).
     """
     choice = body.get("tool_choice")
-    if choice is None or choice == "none" or not body.get("tools"):
-        return
-    body["tool_choice"] = {"type": "none"} if path == "/v1/messages" else "none"
+    if isinstance(choice, dict):
+        choice = choice.get("type")
+    return choice not in (None, "none", "auto") and bool(body.get("tools"))
 
 
 class DecodeBody:
     """The body for the server that answers: the client's bytes, with what we need spliced in at the end.
 
-    `asks_usage` says whether the client wanted the usage chunk of a stream; when not, we ask for it to count tokens
-    and take it out again.
+    A stream's usage chunk that the client did not ask for is `ours`: we ask for it to count tokens, and take it out
+    again.
     """
 
     def __init__(self, raw: Raw, body: Body, *, touched: bool, counts_by_usage: bool) -> None:
         self._raw = raw
         self._body = body
         self._touched = touched
-        self._added: Body = {}
         options = body.get("stream_options")
-        self.asks_usage = isinstance(options, dict) and bool(options.get("include_usage"))
-        wants_usage = counts_by_usage and body.get("stream") is True and not self.asks_usage
-        if wants_usage and (options is None or isinstance(options, dict)):
-            self._ask_usage(dict(options or {}))
+        asked = isinstance(options, dict) and bool(options.get("include_usage"))
+        can_ask = counts_by_usage and body.get("stream") is True and (options is None or isinstance(options, dict))
+        self._usage: Body = _asking_usage(dict(options or {})) if can_ask and not asked else {}
 
-    def _ask_usage(self, options: dict[str, Any]) -> None:
-        if options.get("continuous_usage_stats"):
-            options["continuous_usage_stats"] = False
-        self._put("stream_options", {**options, "include_usage": True})
+    def usage_is_ours(self, *, forced: bool) -> bool:
+        """`forced`: the server sends usage to everybody, so it is the client's."""
+        return bool(self._usage) and not forced
 
-    def _put(self, name: str, value: object) -> None:
-        self._touched = self._touched or name in self._body or not self._body
-        self._added[name] = value
-
-    def with_handoff(self, handoff: Mapping[str, Any] | None) -> Sendable:
+    def sendable(self, handoff: Mapping[str, Any] | None, *, usage_forced: bool) -> Sendable:
         """`handoff` None: the server computes the prompt itself."""
-        added = self._added if handoff is None else {**self._added, HANDOFF: handoff}
+        added = dict(self._usage) if self.usage_is_ours(forced=usage_forced) else {}
+        if handoff is not None:
+            added[HANDOFF] = handoff
         if not added and not self._touched:
             return self._raw
-        if self._touched or not self._body:
+        if self._touched or not self._body or not self._body.keys().isdisjoint(added):
             return dump({**self._body, **added})
         return splice(self._raw, added)
 
@@ -266,6 +263,12 @@ class DecodeBody:
     def to_release(self, path: str, handoff: Mapping[str, Any]) -> Sendable:
         """Makes the decode server fetch the cache and stop: frees a hand-off whose client has left."""
         return _one_token(path, self._body, handoff)
+
+
+def _asking_usage(options: Body) -> Body:
+    if options.get("continuous_usage_stats"):
+        options["continuous_usage_stats"] = False
+    return {"stream_options": {**options, "include_usage": True}}
 
 
 def splice(raw: Raw, added: Mapping[str, Any]) -> Sendable:

@@ -41,6 +41,7 @@ MOST_BODY_MIB = 2**20
 BODY_HELP = "requests with a larger body than so many MiB are answered with 413; 64 unless given"
 SHUTDOWN_HELP = "so many seconds running streams are given when it is asked to end; 30 unless given"
 LEVEL_HELP = "what it tells of itself on standard error, info unless given; of single requests it tells nothing"
+USAGE_HELP = "the servers were started with --enable-force-include-usage: each stream tells its usage to everybody"
 MOST_WORKERS = 256
 MOST_STUCK_S = 86_400
 
@@ -112,6 +113,7 @@ def parse(argv: Sequence[str] | None, prog: str = PROGRAM) -> argparse.Namespace
     )
     parser.add_argument("--api-key", action="append", default=[], help="a key that clients must send; repeatable")
     parser.add_argument("--server-api-key", help="the key that the servers ask for")
+    parser.add_argument("--force-include-usage", action="store_true", help=USAGE_HELP)
     parser.add_argument("--policy", action="append", default=[], metavar="NAME=VALUE", help=_policy_help())
     parser.add_argument("--max-body-mib", type=_whole(1, MOST_BODY_MIB), default=64, metavar="N", help=BODY_HELP)
     parser.add_argument("--shutdown-timeout", type=_whole(0, MOST_STUCK_S), default=30, metavar="S", help=SHUTDOWN_HELP)
@@ -196,7 +198,8 @@ def servers_of(args: argparse.Namespace) -> tuple[Server, ...]:
             name = f"{role}-{number}"
             if urlsplit(url).hostname is None:
                 raise SystemExit(f"--{role} {url}: write an address such as http://127.0.0.1:8100")
-            found.append(Server(name, name, role, url, api_key=args.server_api_key))
+            forced = args.force_include_usage
+            found.append(Server(name, name, role, url, api_key=args.server_api_key, forces_usage=forced))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from routing.answer import Answer
 from routing.ask import Ask, read_ask, request_id
 from routing.attempt import Attempt, Job
 from routing.backend import Backend
-from routing.bodies import DecodeBody
+from routing.bodies import DecodeBody, has_several_answers
 from routing.choose import Choice, Chooser, Layout
 from routing.clock import Clock
 from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut
@@ -21,7 +21,7 @@ from routing.limits import fit, have_one_limit, in_own_words, is_too_long
 from routing.paths import kind_of, method_of
 from routing.record import Record
 from routing.reply import Reply, Request
-from routing.sse import DIALECTS
+from routing.sse import DIALECTS, WITH_CHOICES
 
 if TYPE_CHECKING:
     from routing.app import Router
@@ -201,7 +201,8 @@ class Exchange:
     async def _attempts(self, ask: Ask, layout: Layout) -> None:
         """Tries until an answer is under way, the budget is spent, or nothing is left to try."""
         dialect = DIALECTS.get(self._request.path)
-        counts_by_usage = dialect in ("chat", "completions")
+        # Where answers come by turns each has its own end, and the engine's fingerprint only without a usage chunk.
+        counts_by_usage = dialect in WITH_CHOICES and not has_several_answers(self._request.path, ask.body)
         body = DecodeBody(self._request.body, ask.body, touched=ask.touched, counts_by_usage=counts_by_usage)
         job = Job(ask, self._answer, self.record, self._clock, body, self._router, lambda: self.client_left)
         tries = Tries(layout, ask)

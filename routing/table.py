@@ -28,6 +28,8 @@ class Server:
     """Prompt plus answer tokens that the engine takes; None when not known yet."""
     kv_lease_s: float = 30.0
     """How long a prefill server keeps blocks that nobody has fetched."""
+    forces_usage: bool = False
+    """Started with `--enable-force-include-usage`: each of its streams has a usage chunk, for everybody."""
     accepting: bool = True
     """False while it drains: nothing new is sent there, streams go on, a hand-off under way is still fetched."""
 

@@ -124,6 +124,7 @@ def _server(row: fleet.Server, deployment: fleet.Deployment) -> Server:
         generation=row.generation,
         api_key=key or None,
         max_model_len=row.max_model_len,
+        forces_usage=row.forces_usage,
         accepting=_accepts(row),
     )
 

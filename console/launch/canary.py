@@ -43,6 +43,14 @@ class Target:
 
 
 @dataclass(frozen=True)
+class ServerResult:
+    max_model_len: int | None
+    """The context length that its model card names."""
+    forces_usage: bool
+    """A stream of it has a usage chunk that nobody asked for."""
+
+
+@dataclass(frozen=True)
 class PairResult:
     tokens: int
     transfer: readiness.Transfer
@@ -74,6 +82,11 @@ class Engine:
             body["kv_transfer_params"] = kv_transfer_params
         return self._json(self._answer("POST", "/v1/completions", body), "/v1/completions")
 
+    def stream(self, prompt: str) -> str:
+        """The events of one streamed token."""
+        body = {"model": self.target.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": True}
+        return self._answer("POST", "/v1/completions", body).text
+
     def models(self) -> Any:
         return self._json(self.get("/v1/models"), "/v1/models")
 
@@ -103,15 +116,15 @@ class Engine:
             raise Failed(f"{self.target.name} answers {path} with something that is not JSON.") from error
 
 
-def try_server(target: Target) -> int | None:
-    """Health, its model card, one completion. Returns the context length it names. Raises Failed."""
+def try_server(target: Target) -> ServerResult:
+    """Health, its model card, one completion, and one that is streamed. Raises Failed."""
     with Engine(target) as engine:
         engine.get("/health")
         facts = readiness.model_facts(engine.models(), target.model)
         problem = facts.problem or readiness.completion_problem(engine.complete("Hello"))
         if problem is not None:
             raise Failed(problem)
-        return facts.max_model_len
+        return ServerResult(facts.max_model_len, readiness.has_usage(engine.stream("Hello")))
 
 
 def try_pair(prefill: Target, decode: Target, max_model_len: int | None = None) -> PairResult:

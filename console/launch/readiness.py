@@ -3,6 +3,7 @@
 Problems are sentences for the card of the server; None means that the check passed.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,19 @@ def completion_problem(body: Any) -> str | None:
     if not isinstance(choices, list) or not choices:
         return "its first completion came without choices"
     return None
+
+
+def has_usage(events: str) -> bool:
+    """Of a stream: whether one of its events tells the usage."""
+    return any(_tells_usage(line.removeprefix("data: ")) for line in events.splitlines() if line.startswith("data: "))
+
+
+def _tells_usage(event: str) -> bool:
+    try:
+        chunk = json.loads(event)
+    except ValueError:
+        return False
+    return isinstance(chunk, dict) and bool(chunk.get("usage"))
 
 
 def text_of(body: Any) -> str:

@@ -26,13 +26,13 @@ def verify(server_id: int, generation: int) -> None:
     if server is None:
         return
     try:
-        max_model_len = canary.try_server(pairs.target_of(server))
+        found = canary.try_server(pairs.target_of(server))
     except canary.Failed as error:
         _note_problem(server, str(error))
         return
-    server.max_model_len = max_model_len
+    server.max_model_len = found.max_model_len
     pairs.try_with_peers(server)
-    _take_into_traffic(server, max_model_len)
+    _take_into_traffic(server, found)
 
 
 def verify_pair(prefill_id: int, decode_id: int) -> None:
@@ -60,11 +60,16 @@ def _note_problem(server: Server, problem: str) -> None:
     logger.info("%s is not ready yet: %s", server.name, problem)
 
 
-def _take_into_traffic(server: Server, max_model_len: int | None) -> None:
+def _take_into_traffic(server: Server, found: canary.ServerResult) -> None:
     now = timezone.now()
     with transaction.atomic():
         won = server.transition(
-            ServerState.READY, ready_at=now, max_model_len=max_model_len, check_problem="", check_due_at=None
+            ServerState.READY,
+            ready_at=now,
+            max_model_len=found.max_model_len,
+            forces_usage=found.forces_usage,
+            check_problem="",
+            check_due_at=None,
         )
     if won:
         moves.advance_all(server.deployment_id)

@@ -128,6 +128,7 @@ class Arguments:
     request_id_headers: bool
     server_load: bool
     force_usage: bool
+    excludes_tools: bool
     auto_tools: bool
     tool_parser: str | None
     reasoning_parser: str | None
@@ -187,6 +188,7 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     add("--sse-keep-alive-interval", type=float, default=0.0)
     add("--enable-auto-tool-choice", action=argparse.BooleanOptionalAction, default=False)
     add("--tool-call-parser")
+    add("--exclude-tools-when-tool-choice-none", action=argparse.BooleanOptionalAction, default=False)
     add("--reasoning-parser")
     add("--disable-uvicorn-access-log", action=argparse.BooleanOptionalAction, default=False)
     add("--disable-access-log-for-endpoints", type=_comma_separated, default=frozenset())
@@ -261,6 +263,7 @@ def _arguments(parser: argparse.ArgumentParser, found: argparse.Namespace, model
         request_id_headers=found.enable_request_id_headers,
         server_load=found.enable_server_load_tracking,
         force_usage=found.enable_force_include_usage,
+        excludes_tools=found.exclude_tools_when_tool_choice_none,
         auto_tools=found.enable_auto_tool_choice,
         tool_parser=found.tool_call_parser,
         reasoning_parser=found.reasoning_parser,

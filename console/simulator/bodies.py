@@ -26,6 +26,8 @@ class ServerFacts:
     tool_parser: str | None
     answer_tokens: int
     force_usage: bool
+    excludes_tools: bool
+    """A choice of no tool takes the tools out of the prompt."""
 
 
 @dataclass
@@ -182,6 +184,8 @@ def chat(body: Body, facts: ServerFacts) -> Wanted:
     body = fields.read(body, fields.CHAT)
     common(body, facts)
     tool_name, named = forced_tool(body, facts)
+    if body.get("tool_choice") == "none" and facts.excludes_tools:
+        body = {**body, "tools": None}
     text = render(body, facts)
     limit = body.get("max_completion_tokens")
     limit = body.get("max_tokens") if limit is None else limit
@@ -247,12 +251,13 @@ def forced_tool(body: Body, facts: ServerFacts) -> tuple[str | None, bool]:
         if choice not in (None, "none"):
             raise Refused("When using `tool_choice`, `tools` must be set.", param="tool_choice")
         return None, False
-    choice = "auto" if choice is None else choice
+    choice = body.get("tool_choice", "auto")
     names = [tool.get("function", tool).get("name") for tool in tools if isinstance(tool, dict)]
-    if choice == "none":
+    if choice in (None, "none"):
         return None, False
+    can_call = facts.auto_tools and facts.tool_parser
     if choice == "auto":
-        if not (facts.auto_tools and facts.tool_parser):
+        if not can_call:
             raise Refused('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
         return None, False
     named = isinstance(choice, dict)
@@ -261,7 +266,7 @@ def forced_tool(body: Body, facts: ServerFacts) -> tuple[str | None, bool]:
         raise Refused(
             "The tool specified in `tool_choice` does not match any of the specified `tools`", param="tool_choice"
         )
-    if not facts.tool_parser:
+    if not can_call:
         shown = f'function "{name}"' if named else f'"{choice}"'
         raise Refused(f"tool_choice={shown} requires --tool-call-parser to be set")
     return str(name), named
@@ -284,6 +289,7 @@ def _wanted(
     longest = max(len(prompt) for prompt in prompts)
     most = limits(limit, longest, min_tokens, facts)
     options = body.get("stream_options") or {}
+    include_usage = bool(options.get("include_usage"))
     stop = body.get("stop") or []
     natural = _natural_tokens(body, facts, limit, min_tokens)
     sampled_seed = body.get("seed") if body.get("temperature") != 0 else None
@@ -297,8 +303,8 @@ def _wanted(
         n=body.get("n") or 1,
         min_tokens=min_tokens,
         stream=bool(body.get("stream")),
-        include_usage=bool(options.get("include_usage")) or facts.force_usage,
-        continuous_usage=bool(options.get("continuous_usage_stats")),
+        include_usage=include_usage or facts.force_usage,
+        continuous_usage=(include_usage and bool(options.get("continuous_usage_stats"))) or facts.force_usage,
         stop=[stop] if isinstance(stop, str) else [item for item in stop if isinstance(item, str)],
         include_stop=bool(body.get("include_stop_str_in_output")),
         stop_token_ids=frozenset(body.get("stop_token_ids") or ()),

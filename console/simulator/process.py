@@ -145,6 +145,7 @@ class Server:
             tool_parser=arguments.tool_parser,
             answer_tokens=self._settings.answer_tokens,
             force_usage=arguments.force_usage,
+            excludes_tools=arguments.excludes_tools,
         )
         return App(
             arguments,

@@ -120,7 +120,7 @@ def test_the_policy_and_the_servers_own_key_are_passed_on() -> None:
         wait_for_server_s=9,
         server_api_key="engine-key",
     )
-    make_server(ServerRole.DECODE, ServerState.READY, deployment, max_model_len=4096, generation=3)
+    make_server(ServerRole.DECODE, ServerState.READY, deployment, max_model_len=4096, forces_usage=True, generation=3)
     found = served(deployment)
     policy = found.policy
     assert (policy.short_prompt_tokens, policy.busy_decode_streams, policy.plain_share_percent) == (300, 8, 12.5)
@@ -128,6 +128,7 @@ def test_the_policy_and_the_servers_own_key_are_passed_on() -> None:
     assert (policy.retries, policy.wait_for_server_s) == (4, 9)
     server = found.servers[0]
     assert (server.api_key, server.max_model_len, server.generation) == ("engine-key", 4096, 3)
+    assert server.forces_usage
 
 
 def test_the_table_carries_the_epoch() -> None:

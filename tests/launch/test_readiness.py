@@ -6,6 +6,20 @@ from console.launch import readiness
 from tests.observations import make_sample
 
 
+@pytest.mark.parametrize(
+    ("events", "has"),
+    [
+        ("", False),
+        ('data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n', False),
+        ('data: {"choices": [{"text": "a"}], "usage": null}\n\n', False),
+        (": a comment\n\ndata: not JSON\n\ndata: 7\n\n", False),
+        ('data: {"choices": []}\n\ndata: {"choices": [], "usage": {"total_tokens": 3}}\n\ndata: [DONE]\n\n', True),
+    ],
+)
+def test_usage_is_found_in_any_event_of_a_stream(events: str, has: bool) -> None:
+    assert readiness.has_usage(events) is has
+
+
 def test_the_context_length_is_read_from_the_model_card() -> None:
     facts = readiness.model_facts({"data": [{"id": "chat", "max_model_len": 8192}]}, "chat")
     assert (facts.max_model_len, facts.problem) == (8192, None)

@@ -13,8 +13,9 @@ from console.demo.plans import real_engine_home
 from tests.real_engine.yard import START_LIMIT_S, Yard
 
 STRUCTURED = '{"backend": "xgrammar", "enable_in_reasoning": true, "disable_any_whitespace": true}'
-TOOLS = "--enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser granite"
-ENGINE_ARGS = f"{TOOLS} --structured-outputs-config '{STRUCTURED}'"
+TOOLS = "--enable-auto-tool-choice --tool-call-parser hermes --exclude-tools-when-tool-choice-none"
+REASONING = "--reasoning-parser granite"
+ENGINE_ARGS = f"{TOOLS} {REASONING} --structured-outputs-config '{STRUCTURED}'"
 """So that tools, reasoning and structured output can be asked for."""
 
 

@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import pytest
 
+from tests.comparing import differences
 from tests.real_engine.cases import CASES, CHAT, ONE_SERVER, REFUSED, SPLIT, Case, chat
-from tests.real_engine.comparing import differences
 from tests.real_engine.picture_cases import PICTURE_CASES, asks, picture, text
 from tests.real_engine.pictures import data_url, png
 from tests.real_engine.yard import Yard, external_tokens

@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from console.demo.plans import CPU_ENGINE_ARGS, CPU_ENGINE_ENV, real_engine_home
+from tests.comparing import differences
 from tests.mixed_load import MixedLoad
 from tests.own import free_port, is_free
 from tests.real_engine.cases import CHAT, chat
-from tests.real_engine.comparing import differences
 from tests.real_engine.picture_cases import ONE, asks, picture, text
 from tests.real_engine.yard import SMALL, START_LIMIT_S, Yard, external_tokens
 from tests.waiting import LIMIT_S, wait_for
@@ -54,7 +54,7 @@ def started(kv_role: str, log: Path) -> Iterator[Stranger]:
         "--port",
         str(port),
     ]
-    words += ["--served-model-name", NAME, *CPU_ENGINE_ARGS]
+    words += ["--served-model-name", NAME, *CPU_ENGINE_ARGS, "--enable-force-include-usage"]
     words += ["--kv-transfer-config", json.dumps({"kv_connector": "NixlConnector", "kv_role": kv_role})]
     own = {"VLLM_API_KEY": KEY, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel)}
     with log.open("wb") as output:
@@ -130,12 +130,31 @@ def test_requests_are_split_through_it(
     assert external_tokens(strangers[1].url) > before
 
 
+@pytest.mark.parametrize("more", [{}, {"n": 2, "seed": 7, "temperature": 1}])
+def test_a_stream_tells_its_usage_to_everybody_as_their_servers_do(
+    demo: Yard, adopted: tuple[str, str], strangers: tuple[Stranger, Stranger], more: dict[str, Any]
+) -> None:
+    verified_pair(demo)
+    body = {"model": NAME, **chat(stream=True, **more)}
+    direct, routed = asked_both_ways(demo, strangers, body)
+    assert differences(direct, routed) == []
+    assert '"choices":[],"usage":' in routed.text
+
+
+def asked_both_ways(
+    demo: Yard, strangers: tuple[Stranger, Stranger], body: dict[str, Any]
+) -> tuple[httpx.Response, httpx.Response]:
+    """Their decode server, and the router."""
+    asked = [(strangers[1].url, {"authorization": f"Bearer {KEY}"}), (demo.url, {})]
+    direct, routed = (httpx.post(f"{url}{CHAT}", json=body, headers=headers, timeout=LIMIT_S) for url, headers in asked)
+    return direct, routed
+
+
 def test_a_picture_for_a_model_of_text_is_refused_as_the_engine_does(
     demo: Yard, adopted: tuple[str, str], strangers: tuple[Stranger, Stranger]
 ) -> None:
     body = {"model": NAME, **chat(asks(picture(ONE), text("What is it?")))}
-    asked = [(strangers[1].url, {"authorization": f"Bearer {KEY}"}), (demo.url, {})]
-    direct, routed = (httpx.post(f"{url}{CHAT}", json=body, headers=headers, timeout=LIMIT_S) for url, headers in asked)
+    direct, routed = asked_both_ways(demo, strangers, body)
     assert differences(direct, routed) == []
     assert routed.status_code == 400
 

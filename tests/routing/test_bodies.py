@@ -28,7 +28,7 @@ def loaded(body: Sendable) -> dict[str, Any]:
 
 def decode(body: dict[str, Any], handoff: dict[str, Any] | None = HANDOFF, raw: bytes | None = None) -> dict[str, Any]:
     raw = json.dumps(body).encode() if raw is None else raw
-    return loaded(DecodeBody(raw, body, touched=False, counts_by_usage=True).with_handoff(handoff))
+    return loaded(DecodeBody(raw, body, touched=False, counts_by_usage=True).sendable(handoff, usage_forced=False))
 
 
 @given(objects, st.sampled_from([None, 2]), st.booleans())
@@ -76,10 +76,16 @@ def test_one_choice_is_asked_of_prefill() -> None:
     assert prefill(n=1)["n"] == 1
 
 
-@pytest.mark.parametrize("choice", ["required", "auto", {"type": "function", "function": {"name": "f"}}])
-def test_a_forced_tool_renders_the_same_prompt_for_prefill_and_parses_nothing(choice: object) -> None:
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}, {"type": "any"}])
+def test_a_forced_tool_is_free_for_prefill_which_renders_the_same_prompt(choice: object) -> None:
     made = prefill(tools=[{"type": "function"}], tool_choice=choice)
-    assert (made["tools"], made["tool_choice"]) == ([{"type": "function"}], "none")
+    assert made["tools"] == [{"type": "function"}]
+    assert "tool_choice" not in made
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", None, {"type": "auto"}, {"type": "none"}])
+def test_a_tool_choice_that_forces_nothing_stays_for_prefill(choice: object) -> None:
+    assert prefill(tools=[{"type": "function"}], tool_choice=choice)["tool_choice"] == choice
 
 
 def test_no_tool_choice_is_added_where_the_client_gave_none() -> None:
@@ -151,13 +157,21 @@ def test_a_client_that_asks_for_usage_gets_its_own_options() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = {"stream": True, "stream_options": options}
     made = DecodeBody(json.dumps(body).encode(), body, touched=False, counts_by_usage=True)
-    assert made.asks_usage
-    assert loaded(made.with_handoff(None))["stream_options"] == options
+    assert not made.usage_is_ours(forced=False)
+    assert loaded(made.sendable(None, usage_forced=False))["stream_options"] == options
+
+
+def test_no_usage_is_asked_of_a_server_that_tells_it_to_everybody() -> None:
+    raw = b'{"stream": true}'
+    made = DecodeBody(raw, json.loads(raw), touched=False, counts_by_usage=True)
+    assert made.usage_is_ours(forced=False)
+    assert not made.usage_is_ours(forced=True)
+    assert made.sendable(None, usage_forced=True) == raw
 
 
 def test_untouched_bodies_keep_their_bytes() -> None:
     raw = b'{ "model" : "m", "messages":[ ] , "x": 1.0e5}'
-    made = DecodeBody(raw, json.loads(raw), touched=False, counts_by_usage=True).with_handoff(HANDOFF)
+    made = DecodeBody(raw, json.loads(raw), touched=False, counts_by_usage=True).sendable(HANDOFF, usage_forced=False)
     assert isinstance(made, bytes)
     assert made.startswith(raw[:-1])
 

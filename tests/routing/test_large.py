@@ -59,7 +59,9 @@ async def test_a_body_that_has_grown_is_read_and_split_as_any_other() -> None:
     assert loaded(prefill_body("/v1/chat/completions", grown)) == loaded(
         prefill_body("/v1/chat/completions", await read_object(raw))
     )
-    decode = DecodeBody(bytearray(raw), grown, touched=False, counts_by_usage=True).with_handoff({"a": 1})
+    decode = DecodeBody(bytearray(raw), grown, touched=False, counts_by_usage=True).sendable(
+        {"a": 1}, usage_forced=False
+    )
     assert loaded(decode) == {**json.loads(raw), "kv_transfer_params": {"a": 1}}
 
 

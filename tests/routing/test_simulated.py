@@ -1,16 +1,19 @@
 """The router before simulated engines, which refuse and lose what the real ones refuse and lose."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 
 from routing.table import Policy, Server
+from tests.comparing import differences
 from tests.routing.scripted import Client, Site, site, until
 from tests.simulator.harness import SimulatedServer
+from tests.waiting import LIMIT_S
 
 LONG = " ".join(f"word{number}" for number in range(400))
 MESSAGES = [{"role": "user", "content": LONG}]
@@ -25,6 +28,10 @@ class Pair:
     prefill: SimulatedServer
     decode: SimulatedServer
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.place.port}"
+
     def external_tokens(self) -> float:
         return self.decode.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
 
@@ -33,15 +40,17 @@ class Pair:
 
 
 @asynccontextmanager
-async def pair(policy: Policy | None = None, max_model_len: int = 32768) -> AsyncIterator[Pair]:
-    args = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--max-model-len", str(max_model_len)]
+async def pair(
+    policy: Policy | None = None, max_model_len: int = 32768, flags: Sequence[str] = (), forces_usage: bool = False
+) -> AsyncIterator[Pair]:
+    args = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--max-model-len", str(max_model_len), *flags]
     async with (
         SimulatedServer("prefill", name="m", args=args) as prefill,
         SimulatedServer("decode", name="m", args=args) as decode,
     ):
         servers = [
             Server("P1", "P1", "prefill", prefill.url, max_model_len=max_model_len),
-            Server("D1", "D1", "decode", decode.url, max_model_len=max_model_len),
+            Server("D1", "D1", "decode", decode.url, max_model_len=max_model_len, forces_usage=forces_usage),
         ]
         async with site({}) as place:
             place.publish(policy, servers=servers)
@@ -75,6 +84,50 @@ async def test_requests_of_every_kind_are_served() -> None:
         for kind in kinds:
             answer = await both.place.chat(**({"messages": MESSAGES, "max_tokens": 8} | kind))
             assert answer.status == 200, (kind, answer.body)
+
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+STREAMED: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"messages": MESSAGES}),
+    (CHAT, {"messages": MESSAGES, "stream_options": {"include_usage": False}}),
+    (CHAT, {"messages": MESSAGES, "stream_options": {"include_usage": True}}),
+    (CHAT, {"messages": MESSAGES, "n": 3, "temperature": 1, "seed": 7}),
+    (COMPLETIONS, {"prompt": "one"}),
+    (COMPLETIONS, {"prompt": ["one", "two"]}),
+]
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_a_streams_end_is_the_servers_own_for_any_number_of_answers(forced: bool) -> None:
+    """With its fingerprint in each last event or in the usage, and with the usage that the server sends unasked."""
+    flags = ["--enable-force-include-usage"] if forced else []
+    async with pair(flags=flags, forces_usage=forced) as both, httpx.AsyncClient(timeout=LIMIT_S) as client:
+        for path, kind in STREAMED:
+            body = {"model": "m", "max_tokens": 4, "stream": True, **kind}
+            direct, routed = [await client.post(f"{url}{path}", json=body) for url in (both.decode.url, both.url)]
+            assert differences(direct, routed) == [], kind
+            assert "system_fingerprint" in routed.text
+
+
+async def test_a_forced_tool_stands_in_the_prompt_of_prefill_too() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    flags = ["--exclude-tools-when-tool-choice-none"]
+    async with pair(flags=flags) as both:
+        answer = await both.place.chat(messages=MESSAGES, tools=tools, tool_choice="required", max_tokens=64)
+        assert (answer.status, answer.headers["x-switchyard-route"]) == (200, "split")
+        # What it takes over and what it computes itself, the last token, are its own prompt.
+        assert both.external_tokens() + 1 >= answer.json["usage"]["prompt_tokens"]
+
+
+async def test_a_forced_tool_without_a_parser_is_refused_in_the_engines_words() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    body = {"model": "m", "messages": MESSAGES, "tools": tools, "tool_choice": "required"}
+    flags = ["--no-enable-auto-tool-choice"]
+    async with pair(flags=flags) as both, httpx.AsyncClient(timeout=LIMIT_S) as client:
+        direct, routed = [await client.post(f"{url}{CHAT}", json=body) for url in (both.decode.url, both.url)]
+        assert direct.status_code == 400
+        assert differences(direct, routed) == []
+        assert 'tool_choice="required"' in routed.json()["error"]["message"]
 
 
 async def test_clients_that_leave_in_every_phase_leave_no_cache_behind() -> None:

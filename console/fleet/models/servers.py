@@ -87,6 +87,8 @@ class Server(models.Model):
     """The routing epoch from which on no router sends it anything new."""
     max_model_len = models.PositiveIntegerField(null=True)
     """As its /v1/models said at verification."""
+    forces_usage = models.BooleanField(default=False)
+    """Its streams end with a usage chunk for everybody, as one showed at verification."""
     check_attempts = models.PositiveIntegerField(default=0)
     """Verifications of this start that ended without success."""
     check_due_at = models.DateTimeField(null=True)
