@@ -115,17 +115,19 @@ def _kind(stream: Told, kind: str) -> None:
 
 
 def kinds_of(payload: Json) -> Iterator[str]:
-    """An event can be several at once: the last token comes with the reason for the end, or before it."""
+    """An event can be several at once: the last token comes with the reason for the end, or before it. Ends and usage
+    may carry the server's fingerprint."""
     if "choices" not in payload:
         yield str(payload.get("type", sorted(payload)))
         return
+    signed = ", signed" if payload.get("system_fingerprint") else ""
     for choice in payload["choices"]:
         delta = choice.get("delta", {"text": choice.get("text")})
         yield from (f"{name} of a choice" for name, value in delta.items() if value)
         if choice.get("finish_reason"):
-            yield "the end of a choice"
+            yield f"the end of a choice{signed}"
     if not payload["choices"]:
-        yield "usage"
+        yield f"usage{signed}"
 
 
 def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
