@@ -45,8 +45,9 @@ def has_pair(deployment: Deployment) -> bool:
 
 
 def mode_of(deployment: Deployment) -> str:
-    """Two queries."""
-    servers = Server.objects.filter(deployment=deployment).select_related("host")
+    """Two queries, small ones: it is asked for with each change of a server."""
+    facts = ("role", "state", "state_before_unreachable", "api_port", "adopted_url", "host__address")
+    servers = Server.objects.filter(deployment=deployment).select_related("host").only(*facts)
     return mode(servers, deployment.when_no_pair, has_pair(deployment))
 
 

@@ -12,7 +12,7 @@ from console.fleet.models import Pair
 from console.fleet.states import ServerRole, ServerState
 from console.live import bus
 from console.live.collect import Collector, snapshot
-from console.live.snapshot import mode, yard
+from console.live.snapshot import mode, mode_of, yard
 from tests.factories import make_deployment, make_host, make_server
 from tests.traffic.requests import store
 
@@ -97,6 +97,16 @@ def queries_of_yard(pairs: int) -> int:
 @pytest.mark.django_db
 def test_a_yards_queries_do_not_grow_with_its_servers() -> None:
     assert queries_of_yard(pairs=1) == queries_of_yard(pairs=4)
+
+
+@pytest.mark.django_db
+def test_the_mode_costs_two_queries_however_many_servers_there_are() -> None:
+    deployment = make_deployment()
+    for number in range(5):
+        make_server(ServerRole.PLAIN, ServerState.READY, deployment, make_host(address=f"10.0.0.{number}"), api_port=80)
+    with CaptureQueriesContext(connection) as queries:
+        assert mode_of(deployment) == "plain"
+    assert len(queries) == 2
 
 
 @pytest.mark.django_db
