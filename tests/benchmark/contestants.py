@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -86,11 +86,19 @@ def console_with_browsers(place: Place) -> AbstractContextManager[Running]:
     return console(place, ("busy_pages", BROWSERS))
 
 
+@contextlib.contextmanager
+def vllm_router_beside_browsers(place: Place) -> Iterator[Running]:
+    """What the same browsers take from a router that has nothing to do with their pages: the machine's share."""
+    with console_with_browsers(replace(place, port=free_port())), vllm_router(place) as process:
+        yield process
+
+
 CONTESTANTS: dict[str, Contestant] = {
     "vllm-router": vllm_router,
     "switchyard router": router_alone,
     "switchyard console": console,
     "with ten browsers": console_with_browsers,
+    "vllm-router, browsers": vllm_router_beside_browsers,
     "httpx proxy": httpx_proxy,
 }
 """The first is the yardstick."""
