@@ -2,11 +2,10 @@
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
 
 from csp.constants import NONCE, NONE, SELF
 
-from console import env
+from console import env, postgres_address
 from console.beat import every
 from console.kept import kept
 
@@ -26,7 +25,7 @@ def kept_secret(name: str) -> str:
 
 
 def database(url: str) -> dict[str, Any]:
-    """`postgres://user:password@host:port/name`, percent-encoded, or an empty string for SQLite (WAL) in DATA_DIR."""
+    """The address of a PostgreSQL database (console/postgres_address.py), or an empty string for SQLite in DATA_DIR."""
     if not url:
         return {
             "ENGINE": "django.db.backends.sqlite3",
@@ -40,33 +39,7 @@ def database(url: str) -> dict[str, Any]:
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
             },
         }
-    if (parts := postgres_address(url)) is None:
-        raise env.BadSetting(
-            "DATABASE_URL: expected postgres://user:password@host:port/name, or nothing for SQLite. In a password "
-            "write %2F for /, %40 for @, %25 for % and the like"
-        )
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": unquote(parts.path.lstrip("/")),
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": parts.hostname or "",
-        "PORT": str(parts.port or ""),
-        # A database that does not even refuse must not hold up pages for minutes.
-        "OPTIONS": {"connect_timeout": 5},
-        "CONN_MAX_AGE": 0,
-        "CONN_HEALTH_CHECKS": True,
-    }
-
-
-def postgres_address(url: str) -> SplitResult | None:
-    """None unless it is one: with the name of a database, and a port that is a number if any."""
-    try:
-        parts = urlsplit(url)
-        has_port = parts.port != 0
-    except ValueError:
-        return None
-    return parts if has_port and parts.scheme in ("postgres", "postgresql") and parts.path.strip("/") else None
+    return postgres_address.connection(url)
 
 
 SECRET_KEY = kept_secret("SECRET_KEY")

@@ -14,6 +14,7 @@ from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parent.parent
 CREATE = ("createperson", "ada", "--password-stdin")
+UNKNOWN = "DATABASE_URL: PostgreSQL knows no parameter"
 NOBODY_LISTENS = "postgres://user:secret@127.0.0.1:1/name"
 
 
@@ -42,6 +43,14 @@ def run(data: Path, *words: str, **environment: str) -> subprocess.CompletedProc
         ("DATABASE_URL=nonsense", "DATABASE_URL: expected postgres://user:password@host:port/name, or nothing"),
         ("DATABASE_URL=postgres://u:p@127.0.0.1:port/n", "DATABASE_URL: expected postgres://"),
         ("DATABASE_URL=postgres://127.0.0.1", "DATABASE_URL: expected postgres://"),
+        ("DATABASE_URL=postgres://u:p%23a#b@127.0.0.1/n", "DATABASE_URL: expected postgres://"),
+        ("DATABASE_URL=postgres://127.0.0.1/n?password=a#b", "DATABASE_URL: expected postgres://"),
+        ("DATABASE_URL=postgres://127.0.0.1/n?sslmod=s&pool=s", f"{UNKNOWN} 'pool', 'sslmod'. Use the names of its"),
+        ("DATABASE_URL=postgres://127.0.0.1/n?sslmode", "DATABASE_URL: the parameter 'sslmode' has no value"),
+        (
+            "DATABASE_URL=postgres://127.0.0.1/n?connect_timeout=5s",
+            "DATABASE_URL: the parameter 'connect_timeout' must",
+        ),
         ("DATA_DIR=/proc/nowhere", "DATA_DIR='/proc/nowhere': no folder can be made there"),
     ],
 )
@@ -53,12 +62,23 @@ def test_a_wrong_setting_is_named_in_one_line(setting: str, said: str, tmp_path:
     assert ended.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["check", "up", "demo"])
+def test_a_parameter_that_the_database_does_not_know_is_named_before_anything_is_asked_of_it(
+    command: str, tmp_path: Path
+) -> None:
+    ended = manage(tmp_path, command, DATABASE_URL=f"{NOBODY_LISTENS}?sslmod=require&sslpassword=secret")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert ended.stderr.startswith(f"{UNKNOWN} 'sslmod'.")
+    assert "secret" not in ended.stderr
+
+
 @pytest.mark.parametrize("part", ["worker", "beat"])
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
         ("LOG_LEVEL=foo", "LOG_LEVEL='foo': expected DEBUG, INFO, WARNING, ERROR or CRITICAL"),
         ("REDIS_URL=redis://:secret@host:port/0", "REDIS_URL is not the address of a Redis or Valkey. Give redis://"),
+        ("DATABASE_URL=postgres://h/n?sslmod=secret", f"{UNKNOWN} 'sslmod'."),
     ],
 )
 def test_celery_started_by_hand_names_a_wrong_setting_in_one_line(

@@ -22,6 +22,40 @@ def test_the_password_of_a_database_may_hold_what_an_address_cannot(password: st
     assert (made["HOST"], made["PORT"], made["NAME"]) == ("db.example.org", "5433", "main")
 
 
+SAID = "postgres://ann:secret@db.example.org/main"
+
+
+def test_a_socket_folder_as_the_host_of_a_database_keeps_its_capitals() -> None:
+    assert settings.database("postgres://%2FVar%2Frun%2Fpostgresql/main")["HOST"] == "/Var/run/postgresql"
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("", {}),
+        ("?", {}),
+        ("?sslmode=require", {"sslmode": "require"}),
+        ("?sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem", {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}),
+        ("?application_name=a+b%20c%3D%26", {"application_name": "a+b c=&"}),
+        ("?connect_timeout=30", {"connect_timeout": "30"}),
+    ],
+)
+def test_the_parameters_of_a_database_reach_its_driver(query: str, options: dict[str, str]) -> None:
+    assert settings.database(SAID + query)["OPTIONS"] == {"connect_timeout": "5", **options}
+
+
+def test_what_a_parameter_says_goes_before_the_same_part_of_the_address() -> None:
+    made = settings.database(f"{SAID}?host=%2Frun%2Fpg&port=5433&user=bob&password=p%40&dbname=other")
+    assert [made[name] for name in ("HOST", "PORT", "USER", "PASSWORD", "NAME")] == [
+        "/run/pg",
+        "5433",
+        "bob",
+        "p@",
+        "other",
+    ]
+    assert made["OPTIONS"] == {"connect_timeout": "5"}
+
+
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
