@@ -30,6 +30,7 @@ from console.launch.watch import Watched
 LOOK_EVERY_S = 0.5
 FORGET_EVERY_S = 600.0
 PROBES_AT_ONCE = 8
+END_LIMIT_S = 3.0
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Agent:
         self.started_at = time.time()
         self._seq = 0
         self._wake, self._ending = threading.Event(), threading.Event()
+        self._asking_or_ending = threading.Lock()
         self._probes = ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="probe")
         self._probing: set[tuple[int, int]] = set()
 
@@ -111,10 +113,11 @@ class Agent:
             self._wake.clear()
 
     def end(self) -> None:
-        """The servers stay."""
-        self._ending.set()
+        """The servers stay. Returns at once: the look under way is the last, and it asks no server any more."""
+        with self._asking_or_ending:
+            self._ending.set()
+            self._probes.shutdown(wait=False, cancel_futures=True)
         self._wake.set()
-        self._probes.shutdown(wait=False, cancel_futures=True)
 
     def report(self) -> HostReport:
         self._seq += 1
@@ -142,6 +145,11 @@ class Agent:
         for watched in self.starts.live():
             key, spec = (watched.start.server_id, watched.start.generation), watched.start.spec
             if spec is not None and watched.alive and key not in self._probing:
+                self._ask(key, spec)
+
+    def _ask(self, key: tuple[int, int], spec: LaunchSpec) -> None:
+        with self._asking_or_ending:
+            if not self._ending.is_set():
                 self._probing.add(key)
                 self._probes.submit(self._tried, f"asking {spec['name']}", partial(self._probe, key, spec))
 
@@ -185,15 +193,26 @@ def running(options: AgentOptions, reporter: Reporter) -> Iterator[Agent]:
     with agent.folder.owned():
         agent.starts.adopt()  # before the first task, which may be about what runs already
         _current = agent
-        loop = threading.Thread(target=agent.run, name="observe", daemon=True)
-        threading.Thread(target=reporter.run, name="report", daemon=True).start()
-        loop.start()
+        threads = [
+            threading.Thread(target=agent.run, name="observe", daemon=True),
+            threading.Thread(target=reporter.run, name="report", daemon=True),
+        ]
+        for thread in threads:
+            thread.start()
         try:
             yield agent
         finally:
             agent.end()
-            loop.join(timeout=3)
+            reporter.end()
+            _wait_for(threads, END_LIMIT_S)
             _current = None
+
+
+def _wait_for(threads: list[threading.Thread], limit_s: float) -> None:
+    """What is being looked at, or sent, gets that long together: a broker or a disk may hang."""
+    deadline = time.monotonic() + limit_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 @app.task(name="agent.launch")

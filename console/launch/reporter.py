@@ -58,6 +58,7 @@ class Reporter:
         self._publish, self._after_report = publish, after_report
         self._newest: HostReport | None = None
         self._offered = threading.Condition()
+        self._ending = False
         self._trouble = ""
         self._refused_since: float | None = None
 
@@ -66,19 +67,27 @@ class Reporter:
             self._newest = report
             self._offered.notify()
 
+    def end(self) -> None:
+        """Returns at once. A report that is being sent is the last, and no `after_report` is begun any more."""
+        with self._offered:
+            self._ending = True
+            self._offered.notify()
+
     def run(self) -> None:
-        """For ever, in a daemon thread."""
-        while True:
-            with self._offered:
-                self._offered.wait_for(lambda: self._newest is not None)
-                report, self._newest = self._newest, None
-            if report is None:
-                continue
+        """Until `end`, in a daemon thread."""
+        while (report := self._next()) is not None:
             try:
                 self._send(report)
-                self._after_report()
+                if not self._ending:
+                    self._after_report()
             except Exception:
                 logger.exception("sending a report failed, the next one is tried")
+
+    def _next(self) -> HostReport | None:
+        with self._offered:
+            self._offered.wait_for(lambda: self._ending or self._newest is not None)
+            report, self._newest = self._newest, None
+            return None if self._ending else report
 
     def _send(self, report: HostReport) -> None:
         try:

@@ -1,5 +1,6 @@
 """The agent's loop goes on whatever goes wrong in a part of it, and its log says what did."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from console.launch.contracts import HostReport
 from console.launch.gpus import SimulatedGpus
 from console.launch.reporter import Reporter
 from tests.launch.simulated import is_up, simulated
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for, wait_until
 
 
 class Broken:
@@ -76,3 +77,33 @@ def test_a_server_that_cannot_be_asked_is_asked_again(
     wait_for(lambda: any(map(is_up, reports[-1]["servers"])))
     running_agent.stop(spec["server_id"], 1, 0)
     wait_for(lambda: not running_agent.starts.live())
+
+
+def test_an_agent_that_ends_in_the_middle_of_a_look_asks_no_server_any_more(
+    running_agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reached, go_on, spec = threading.Event(), threading.Event(), simulated()
+
+    def offer(report: HostReport) -> None:
+        reached.set()
+        assert go_on.wait(LIMIT_S)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running_agent.reporter, "offer", offer)
+        wait_until(reached.is_set)
+        running_agent.launch(spec)
+        running_agent.end()
+        go_on.set()
+        wait_until(lambda: not is_at_work("observe"))
+    running_agent.stop(spec["server_id"], 1, 0)
+
+    def is_gone() -> bool:
+        running_agent.starts.look()
+        return not running_agent.starts.live()
+
+    wait_until(is_gone)
+    assert "failed" not in caplog.text
+
+
+def is_at_work(name: str) -> bool:
+    return any(thread.name == name for thread in threading.enumerate())

@@ -126,6 +126,35 @@ def test_that_nobody_takes_reports_is_said_once(
     assert caplog.text.count("its worker may be down") == 1
 
 
+def test_a_report_that_is_on_its_way_at_the_end_is_the_last_and_renews_no_name(channel: Channel) -> None:
+    sending, go_on, renewals = threading.Event(), threading.Event(), list[int]()
+
+    def wait() -> None:
+        sending.set()
+        assert go_on.wait(LIMIT_S)
+
+    ending = Reporter(channel.publish, lambda: renewals.append(1))
+    thread = threading.Thread(target=ending.run, daemon=True)
+    thread.start()
+    channel.before = wait
+    ending.offer(report(1))
+    wait_for(sending.is_set)
+    ending.offer(report(2))
+    ending.end()
+    go_on.set()
+    thread.join(LIMIT_S)
+    assert (thread.is_alive(), channel.sent, renewals) == (False, [1], [])
+
+
+def test_an_idle_reporter_ends_when_it_is_asked_to(channel: Channel) -> None:
+    ending = Reporter(channel.publish, lambda: None)
+    thread = threading.Thread(target=ending.run, daemon=True)
+    thread.start()
+    ending.end()
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
+
+
 def test_what_nobody_hears_is_not_kept(valkey: "redis.Redis") -> None:
     channel = ReportChannel(settings.REDIS_URL, "test:report:gpu01")
     assert channel.publish(report(1)) == 0
