@@ -71,6 +71,7 @@ def test_a_lock_on_a_host_lets_through_what_only_refers_to_it(running: Installat
         guards.host(host.pk)
         added = threads.submit(refer).result()
     added.delete()
+    added.deployment.delete()  # its name might be the next one of another test
 
 
 @contextmanager
