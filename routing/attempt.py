@@ -10,7 +10,7 @@ import orjson
 from routing.affinity import Memory
 from routing.answer import Answer
 from routing.ask import Ask
-from routing.bodies import DecodeBody, NotJson, has_several_answers, pieces, prefill_body
+from routing.bodies import DecodeBody, NotJson, forces_a_tool, has_several_answers, pieces, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
 from routing.errors import Answered, BadAnswer, Headers, LegError
@@ -18,7 +18,7 @@ from routing.handoff import Handoff
 from routing.http1 import Head
 from routing.large import read_object
 from routing.leg import Leg
-from routing.limits import in_own_words, tells_of_our_words
+from routing.limits import in_own_words, tells_of_our_token
 from routing.loads import take
 from routing.pump import Pump
 from routing.record import Record
@@ -118,14 +118,15 @@ class Attempt:
                 answer = _object(raw)
                 if answer is None:
                     raise BadAnswer(f"{prefill.name} did not answer with a JSON object")
-        except Answered as refusal:
-            if _lacks_picture(refusal):
-                self._do_without("does not hold what a name stands for")
-                return None
-            if not tells_of_our_words(refusal, ask.body):
-                raise
-            raise await in_own_words(prefill, ask, self._record.request_id) or refusal from refusal
-        return self._read_prefill(answer)
+            return self._read_prefill(answer)
+        except Answered as answered:
+            refusal = answered
+        if why := _why_without(refusal, ask.body):
+            self._do_without(why)
+            return None
+        if tells_of_our_token(refusal):
+            refusal = await in_own_words(prefill, ask, self._record.request_id) or refusal
+        raise refusal
 
     def _mark_prefill_sent(self) -> None:
         self._record.prefill_sent_ms = self._job.clock.now_ms()
@@ -284,9 +285,17 @@ def _names_blocks(ids: object) -> bool:
     return isinstance(ids, list) and all(isinstance(group, list) for group in ids) and any(ids)
 
 
-def _lacks_picture(refusal: Answered) -> bool:
-    """The client sent a picture's name alone, and only servers that saw the picture know it: the decode server may."""
-    return refusal.is_clients and NOT_HELD in refusal.body
+def _why_without(refusal: Answered, body: Mapping[str, Any]) -> str:
+    """Why the decode server may do what the prefill server refused; empty where it would refuse it too."""
+    if not refusal.is_clients:
+        return ""
+    # The client sent a picture's name alone, and only servers that saw the picture know it.
+    if NOT_HELD in refusal.body:
+        return "does not hold what a name stands for"
+    # A forced call that is cut after one token is no JSON, and some versions then refuse their own answer.
+    if refusal.status == 400 and forces_a_tool(body) and not tells_of_our_token(refusal):
+        return "refused a forced tool cut short"
+    return ""
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

@@ -208,18 +208,11 @@ def _one_token(path: str, body: Body, handoff: Mapping[str, Any]) -> Sendable:
     copy["stream"] = False
     if "n" in copy:
         copy["n"] = 1
-    if forces_a_tool(copy):
-        del copy["tool_choice"]
     copy[HANDOFF] = handoff
     return dump(copy)
 
 
 def forces_a_tool(body: Mapping[str, Any]) -> bool:
-    """A forced call that is cut after one token is no JSON, and a server may refuse its own answer.
-
-    Where the model is free to call any tool, the same tools stand in its prompt. With `none` they may not stand there
-    (`--exclude-tools-when-tool-choice-none`).
-    """
     choice = body.get("tool_choice")
     if isinstance(choice, dict):
         choice = choice.get("type")

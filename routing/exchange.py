@@ -146,10 +146,12 @@ class Exchange:
         kind = self._check_path()
         try:
             await self._serve_by_table(kind)
-        except NotInTable:
-            if not await self._has_newer_table():
-                raise
-            await self._serve_by_table(kind)
+            return
+        except NotInTable as unknown:
+            refusal = unknown
+        if not await self._has_newer_table():
+            raise refusal
+        await self._serve_by_table(kind)
 
     async def _serve_by_table(self, kind: str) -> None:
         if kind == "models":

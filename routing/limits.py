@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from routing.ask import Ask
 from routing.backend import Backend
-from routing.bodies import dump, forces_a_tool, prompt_ids
+from routing.bodies import dump, prompt_ids
 from routing.errors import Answered, Headers, LegError
 from routing.large import read_object
 from routing.leg import Leg
@@ -25,7 +25,6 @@ TOKENIZE_TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=2.0)
 REFUSAL_TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=10.0)
 OF_LENGTH: Final = b"maximum context length"
 """What a refusal says that counts the tokens which were asked for."""
-OF_FREE_TOOLS: Final = b"tool choice requires --enable-auto-tool-choice"
 COUNTED_FIELDS: Final = (
     "model",
     "prompt",
@@ -81,11 +80,9 @@ def have_one_limit(prefill: Backend, decode: Backend) -> bool:
     return prefill.server.max_model_len == decode.server.max_model_len
 
 
-def tells_of_our_words(refusal: Answered, body: Mapping[str, Any]) -> bool:
-    """The leg that asks for one token is refused where the request would be, but in words about that one token, or
-    about tools that are free where the client forces one."""
-    about_ours = OF_LENGTH in refusal.body or (OF_FREE_TOOLS in refusal.body and forces_a_tool(body))
-    return refusal.is_clients and about_ours
+def tells_of_our_token(refusal: Answered) -> bool:
+    """The leg that asks for one token is refused where the request would be, but in words about that one token."""
+    return refusal.is_clients and OF_LENGTH in refusal.body
 
 
 async def in_own_words(prefill: Backend, ask: Ask, request_id: str) -> Answered | None:

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.bodies import DecodeBody, NotJson, Sendable, parse, prefill_body, why_not_split, without_handoff
+from routing.bodies import (
+    DecodeBody,
+    NotJson,
+    Sendable,
+    forces_a_tool,
+    parse,
+    prefill_body,
+    why_not_split,
+    without_handoff,
+)
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HANDOFF = {"do_remote_prefill": True, "remote_block_ids": [[1]]}
@@ -77,14 +86,18 @@ def test_one_choice_is_asked_of_prefill() -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}, {"type": "any"}])
-def test_a_forced_tool_is_free_for_prefill_which_renders_the_same_prompt(choice: object) -> None:
-    made = prefill(tools=[{"type": "function"}], tool_choice=choice)
-    assert made["tools"] == [{"type": "function"}]
-    assert "tool_choice" not in made
+def test_a_tool_is_forced(choice: object) -> None:
+    assert forces_a_tool({"tools": [{"type": "function"}], "tool_choice": choice})
+    assert not forces_a_tool({"tool_choice": choice})
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", None, {"type": "auto"}, {"type": "none"}])
-def test_a_tool_choice_that_forces_nothing_stays_for_prefill(choice: object) -> None:
+def test_no_tool_is_forced(choice: object) -> None:
+    assert not forces_a_tool({"tools": [{"type": "function"}], "tool_choice": choice})
+
+
+@pytest.mark.parametrize("choice", ["required", "none", {"type": "function", "function": {"name": "f"}}])
+def test_the_choice_of_a_tool_stays_for_prefill_since_it_may_stand_in_the_prompt(choice: object) -> None:
     assert prefill(tools=[{"type": "function"}], tool_choice=choice)["tool_choice"] == choice
 
 

@@ -1,14 +1,19 @@
 """Machine code stands in for the sources only while it was made of them."""
 
+import ast
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import routing
+
+ROOT = Path(routing.__file__).parent.parent
 
 
 @pytest.fixture
@@ -82,3 +87,28 @@ def test_the_environment_can_ask_for_plain_python(tree: Path) -> None:
 def test_what_counted_while_it_was_trained_is_not_what_runs() -> None:
     """GCC's counters cost a third of the router's time. Without `make compile` there is nothing to look at."""
     assert [made.name for made in routing.COMPILED.rglob("*.so") if b"__gcov_" in made.read_bytes()] == []
+
+
+def waits(nodes: list[ast.stmt]) -> Iterator[int]:
+    """The lines in which others may run."""
+    for node in nodes:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Await | ast.AsyncWith | ast.AsyncFor):
+                yield part.lineno
+
+
+def test_no_compiled_module_waits_while_it_handles_an_exception() -> None:
+    """mypyc keeps one current exception for all tasks: another task's would be raised, or none, which ends the process.
+
+    Values may be carried out of the handler, and the waiting done behind it.
+    """
+    modules = runpy.run_path(str(ROOT / "tools" / "compile-router"))["modules"]
+    found = [
+        f"{module.name}:{line}"
+        for module in modules(ROOT)
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Try)
+        for part in [*(handler.body for handler in node.handlers), node.finalbody]
+        for line in waits(part)
+    ]
+    assert found == []

@@ -58,6 +58,23 @@ async def test_a_key_that_a_newer_table_knows_is_taken_at_once() -> None:
     assert [answer.status for answer in answers] == [401, 200, 200]
 
 
+async def test_refusals_that_wait_for_a_newer_table_do_not_mix() -> None:
+    async with site({"N1": streams()}, key_hashes=digest("right")) as place:
+        number = 0
+
+        async def catch_up() -> None:
+            nonlocal number
+            number += 1
+            await asyncio.sleep(0.001 * (number % 5))
+
+        place.router.catch_up = catch_up
+        right = {"authorization": "Bearer right"}
+        asked = [(chat_body(), None), (chat_body(model="other"), right), (chat_body(), right)] * 40
+        answers = await asyncio.gather(*(place.post(body, headers=headers) for body, headers in asked))
+        assert place.nothing_is_held()
+    assert [answer.status for answer in answers] == [401, 404, 200] * 40
+
+
 async def test_a_client_that_leaves_while_a_newer_table_is_looked_for_holds_nothing() -> None:
     async with site({"N1": streams()}, key_hashes=digest("right")) as place:
         looks = asyncio.Event()

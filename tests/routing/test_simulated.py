@@ -11,7 +11,7 @@ import pytest
 
 from routing.table import Policy, Server
 from tests.comparing import differences
-from tests.routing.scripted import Client, Site, site, until
+from tests.routing.scripted import Client, Seen, Site, Wire, site, streams, until
 from tests.simulator.harness import SimulatedServer
 from tests.waiting import LIMIT_S
 
@@ -117,6 +117,21 @@ async def test_a_forced_tool_stands_in_the_prompt_of_prefill_too() -> None:
         assert (answer.status, answer.headers["x-switchyard-route"]) == (200, "split")
         # What it takes over and what it computes itself, the last token, are its own prompt.
         assert both.external_tokens() + 1 >= answer.json["usage"]["prompt_tokens"]
+
+
+async def test_a_server_that_refuses_its_own_cut_tool_call_leaves_all_to_decode() -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+
+    async def refuses_what_is_cut(seen: Seen, wire: Wire) -> None:
+        await wire.json({"error": {"message": "the call is no JSON", "type": "BadRequestError", "code": 400}}, 400)
+
+    async with site({"P1": refuses_what_is_cut, "D1": streams()}) as place:
+        forced = await place.chat(tools=tools, tool_choice="required")
+        free = await place.chat(tools=tools, tool_choice="auto")
+        assert place.router.circuits()["P1"].failures == 0
+    assert (forced.status, forced.headers["x-switchyard-route"]) == (200, "fallback")
+    assert "P1 refused a forced tool cut short" in forced.headers["x-switchyard-reason"]
+    assert free.status == 400
 
 
 async def test_a_forced_tool_without_a_parser_is_refused_in_the_engines_words() -> None:
