@@ -9,7 +9,7 @@ from typing import Final
 from routing.backend import Backend
 from routing.bodies import LARGE_BYTES, Sendable, length
 from routing.client import Connection
-from routing.errors import Answered, Headers, KeyRefused, LegError, TimedOut
+from routing.errors import Answered, ConnectFailed, Headers, KeyRefused, LegError, TimedOut
 from routing.http1 import Head, request_head
 from routing.large import names_addresses
 from routing.loads import take
@@ -25,6 +25,7 @@ class Leg:
     __slots__ = (
         "_blamed",
         "_gave_tokens",
+        "_is_aside",
         "_probes",
         "_taken",
         "_timeouts",
@@ -32,7 +33,17 @@ class Leg:
         "connection",
     )
 
-    def __init__(self, backend: Backend, timeouts: Timeouts, *, prompt_tokens: int = 0, streams: int = 0) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        timeouts: Timeouts,
+        *,
+        prompt_tokens: int = 0,
+        streams: int = 0,
+        is_aside: bool = False,
+    ) -> None:
+        """`is_aside`: a question of our own within a short time. That the server is slow to answer it, or cannot, says
+        nothing of what it does with requests; that it takes no connection does."""
         self.backend = backend
         self.connection: Connection | None = None
         self._timeouts = timeouts
@@ -41,7 +52,8 @@ class Leg:
         self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
         self._gave_tokens = False
         self._blamed: LegError | None = None
-        self._probes = backend.circuit.begin()
+        self._is_aside = is_aside
+        self._probes = not is_aside and backend.circuit.begin()
 
     def __enter__(self) -> "Leg":
         return self
@@ -58,6 +70,8 @@ class Leg:
 
     def _tell_circuit(self, error: BaseException | None) -> None:
         circuit = self.backend.circuit
+        if self._is_aside and not isinstance(error, ConnectFailed):
+            return
         if error is None or (isinstance(error, Answered) and not error.blames_server):
             circuit.succeed()
         elif isinstance(error, LegError) and error.blames_server and not self._gave_tokens:

@@ -48,8 +48,8 @@ def answer_tokens(body: Mapping[str, Any]) -> int:
 def fit(body: Mapping[str, Any], prompt_bytes: int, prefill: Backend, decode: Backend) -> Fit:
     """Pure. `unknown`: only counting tells."""
     limit = decode.server.max_model_len
-    if limit is None:
-        return "fits"
+    if limit is None or body.get("truncate_prompt_tokens") is not None:
+        return "fits"  # Or it is made to.
     answer = answer_tokens(body)
     ids = prompt_ids(body.get("prompt"))
     if answer > limit:
@@ -67,7 +67,7 @@ async def is_too_long(prefill: Backend, decode: Backend, body: Mapping[str, Any]
     for a long text. When it cannot count, the engines have the last word on the request itself."""
     asked = dump({name: body[name] for name in COUNTED_FIELDS if name in body})
     try:
-        with Leg(prefill, TOKENIZE_TIMEOUTS) as leg:
+        with Leg(prefill, TOKENIZE_TIMEOUTS, is_aside=True) as leg:
             await leg.open("POST", "/tokenize", headers, asked)
             counted = (await read_object(await leg.read()))["count"]  # All the token ids come along.
     except (LegError, ValueError, KeyError, TypeError):
@@ -93,7 +93,7 @@ async def in_own_words(prefill: Backend, ask: Ask, request_id: str) -> Answered 
     body = dump(ask.body) if ask.touched else ask.request.body
     headers = [*ask.headers, (b"x-request-id", request_id.encode())]
     try:
-        with Leg(prefill, REFUSAL_TIMEOUTS) as leg:
+        with Leg(prefill, REFUSAL_TIMEOUTS, is_aside=True) as leg:
             await leg.open("POST", ask.request.path, headers, body)
     except Answered as refusal:
         return refusal if refusal.is_clients else None

@@ -5,9 +5,26 @@ from functools import partial
 
 import pytest
 
+from routing.backend import Backend
 from routing.circuit import FAILURES_TO_OPEN, FIRST_PAUSE_S, Circuit
-from routing.table import Policy
-from tests.routing.scripted import Answer, Client, Seen, Site, Wire, answers, chat_chunk, prefills, site, streams, until
+from routing.errors import ConnectFailed, TimedOut
+from routing.leg import Leg
+from routing.table import Policy, Timeouts
+from tests.routing.scripted import (
+    Answer,
+    Client,
+    Seen,
+    Site,
+    Wire,
+    answers,
+    chat_chunk,
+    hangs,
+    lists,
+    prefills,
+    site,
+    streams,
+    until,
+)
 
 BAD = {"error": {"message": "too long"}}
 BOOM = {"error": {"message": "boom"}}
@@ -141,6 +158,37 @@ async def test_a_server_that_comes_back_is_used_again_by_itself() -> None:
         await until(lambda: place.router.circuits()["N1"].state == "half-open")
         assert (await place.chat()).status == 200
         assert place.router.circuits()["N1"].state == "closed"
+
+
+async def test_a_question_of_our_own_that_a_server_is_slow_to_answer_says_nothing_about_it() -> None:
+    """A busy server's event loop is slow to tell its model card or to count tokens, and streams on."""
+    async with site({"N1": hangs}) as place:
+        backend = Backend(place.server("N1"), 10)
+        for _ in range(FAILURES_TO_OPEN):
+            with pytest.raises(TimedOut):
+                await ask_aside(backend)
+        assert backend.circuit.failures == 0
+        backend.pool.retire()
+        await place["N1"].stop()
+        with pytest.raises(ConnectFailed):
+            await ask_aside(backend)
+        assert backend.circuit.failures == 1
+
+
+async def ask_aside(backend: Backend) -> None:
+    with Leg(backend, Timeouts(first_byte_s=0.02), is_aside=True) as leg:
+        await leg.open("GET", "/v1/models", [], None)
+
+
+async def test_a_question_of_our_own_does_not_take_the_probes_place() -> None:
+    async with site({"N1": lists()}) as place:
+        backend = Backend(place.server("N1"), 10)
+        for _ in range(FAILURES_TO_OPEN):
+            backend.circuit.fail(0.0, "boom")
+        await ask_aside(backend)
+        assert not backend.circuit.probing
+        assert backend.circuit.state(0.0) == "open"
+        backend.pool.retire()
 
 
 async def test_a_server_that_gave_tokens_is_not_blamed_for_a_broken_stream() -> None:
