@@ -40,6 +40,7 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         url, headers, self._url, self._headers = self._url, self._headers, b"", []  # A stream need not hold them.
         protocol = self._protocol
+        protocol.has_read = True
         if protocol.transport.is_closing():
             return  # The request before it was refused, and said that the connection ends.
         target, _, query = url.partition(b"?")
@@ -64,12 +65,14 @@ class RequestReader:
         protocol.on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._protocol.has_read = True
         if self._reply is None:
             self._protocol.on_body(body)
         else:
             self._reply.add_body(body)
 
     def on_message_complete(self) -> None:
+        self._protocol.has_read = True
         self.in_message = False
         if self._reply is None:
             self._protocol.on_message_complete()

@@ -1,18 +1,62 @@
-"""A request that offers to go on in another protocol, as `curl --http2` does, is served in HTTP/1.1.
+"""What uvicorn's protocol leaves open: an offer to go on in another protocol, and a head without an end.
 
-A server may ignore the offer. The parser cannot: it stops after the head, and uvicorn would then serve the request
-without its body.
+A request with such an offer, as `curl --http2` sends it, is served in HTTP/1.1. A server may ignore the offer. The
+parser cannot: it stops after the head, and uvicorn would then serve the request without its body.
+
+The parser keeps a head, and what follows a body, until it is whole. `LimitsHeads` limits how much that may be.
 """
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from routing.errors import error_body
 from routing.http1 import Headers
 
 OF_THE_OFFER = (b"upgrade", b"http2-settings")
+MAX_HEAD_BYTES = 128 * 1024
+LINGER_S = 2.0
+"""How long a client may go on sending a head that was refused."""
 
 
-class IgnoresUpgrades(HttpToolsProtocol):
+class LimitsHeads(HttpToolsProtocol):
+    """uvicorn's protocol, which ends a connection that sends more than `MAX_HEAD_BYTES` of which nothing comes: no end
+    of a head, no body, no end of a request."""
+
+    _unread_bytes = 0
+    _is_refused = False
+    has_read = False
+    """Something came of what was received last. Set by whoever hears the parser."""
+
+    def on_headers_complete(self) -> None:
+        self.has_read = True
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.has_read = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.has_read = True
+        super().on_message_complete()
+
+    def count(self, size: int) -> None:
+        """After so many bytes were given to the parser."""
+        self._unread_bytes = 0 if self.has_read else self._unread_bytes + size
+        self.has_read = False
+        if self._unread_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.abort()  # In the middle of an answer nothing can be said.
+            return
+        self._is_refused = True
+        self.transport.write(_too_large())
+        # Closed at once, the client would hear of a broken connection while it sends, and not see the answer.
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+
+class IgnoresUpgrades(LimitsHeads):
     """uvicorn's protocol, which reads such a request again without the offer. Websockets it leaves to uvicorn."""
 
     _is_offered = False
@@ -35,11 +79,14 @@ class IgnoresUpgrades(HttpToolsProtocol):
             super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         self._unset_keepalive_if_required()
         unread: bytes | memoryview = data
         while unread:
             try:
                 self.parser.feed_data(unread)
+                self.count(len(unread))
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 if not self._is_offered:
@@ -77,6 +124,18 @@ def lenient_parser(callbacks: object) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(callbacks)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
+
+
+def _too_large() -> bytes:
+    message = f"The head of the request is longer than {MAX_HEAD_BYTES} bytes. Send shorter or fewer headers."
+    body = error_body(431, message, "Bad Request")
+    lines = [
+        b"HTTP/1.1 431 Request Header Fields Too Large",
+        b"content-type: application/json",
+        b"content-length: %d" % len(body),
+        b"connection: close",
+    ]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def _without_offer(headers: Headers) -> Headers:
