@@ -27,7 +27,7 @@ from routing.models import fetch_cards
 from routing.summed import pack, render
 from routing.table import Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 from routing.tuning import tune_process
-from routing.uvicorn_protocol import protocol_for
+from routing.uvicorn_protocol import KEEP_ALIVE_S, protocol_for
 from routing.workers import DEFAULT_STUCK_S, DEFAULT_WORKERS, Parent, Place, WorkerServer
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ def serve(args: argparse.Namespace, sockets: list[socket.socket], place: Place |
         lifespan="on",
         server_header=False,
         date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=args.shutdown_timeout,
     )
     server = uvicorn.Server(config) if place is None else WorkerServer(config, place)

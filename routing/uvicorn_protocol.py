@@ -18,6 +18,9 @@ from routing.reader import RequestReader
 from routing.upgrades import IgnoresUpgrades, lenient_parser
 
 LOOK_EVERY_S: Final = 0.5
+KEEP_ALIVE_S: Final = 75
+"""How long an idle connection of a client stays open: longer than clients keep theirs, so that none sends a request
+into a connection that is just being closed."""
 
 
 def has_left(descriptor: int) -> bool:

@@ -10,7 +10,7 @@ import uvicorn
 from console.gateway.application import RouterApplication, is_routers
 from console.gateway.passing import Passing, adopt, passing
 from routing.tuning import tune_process
-from routing.uvicorn_protocol import RouterProtocol
+from routing.uvicorn_protocol import KEEP_ALIVE_S, RouterProtocol
 
 STREAMS_MAY_END_S = 3
 """After SIGTERM running streams have so long; then they are cut, visibly."""
@@ -22,6 +22,7 @@ UVICORN: dict[str, Any] = {
     "log_config": None,
     "access_log": False,
     "server_header": False,
+    "timeout_keep_alive": KEEP_ALIVE_S,
 }
 """What all our servers have in common."""
 
