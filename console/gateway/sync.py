@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from contextlib import suppress
 from dataclasses import replace
 
 from django.db import Error
@@ -37,6 +36,7 @@ class Sync:
         """Also of servers that were removed while their last requests ran."""
         self._built_at = float("-inf")
         self._database_away = False
+        self._look_is_stuck = False
 
     @property
     def epoch(self) -> int:
@@ -82,14 +82,16 @@ class Sync:
 
     async def catch_up(self) -> None:
         """Returns once a look that began after this call is over: what was committed before is served then. Within
-        `CATCH_UP_LIMIT_S`, and at once while the database is away."""
-        if self._database_away:
+        `CATCH_UP_LIMIT_S`, and at once while the database is away or lets a look wait for so long."""
+        if self._database_away or self._look_is_stuck:
             return
         over = self._next_look_over
         self._nudged.set()
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(CATCH_UP_LIMIT_S):
                 await over.wait()
+        except TimeoutError:
+            self._look_is_stuck = True
 
     async def look(self) -> None:
         """One look at the epoch, and the new table if it has changed. Keeps the last one when the database fails."""
@@ -98,6 +100,7 @@ class Sync:
             await self._look()
         finally:
             over.set()
+            self._look_is_stuck = False
 
     async def _look(self) -> None:
         known = None if time.monotonic() - self._built_at > REBUILD_EVERY_S else self.epoch

@@ -1,6 +1,7 @@
 """The router of a process follows the table, and keeps the last one while the database is away."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -167,6 +168,33 @@ async def test_a_nudge_is_followed_at_once(
         await in_thread(publish.changed)
         await until(lambda: server_ids(router) != [])
     finally:
+        await background.stop()
+
+
+async def test_a_database_that_hangs_costs_one_request_its_wait_and_the_others_none(
+    router: StandInRouter, database: DatabaseThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hanging(*_: Any) -> None:
+        hangs.set()
+        assert goes_on.wait(LIMIT_S)
+
+    followed = Sync(router, database)
+    await followed.begin()
+    monkeypatch.setattr(sync, "_load_if_changed", hanging)
+    monkeypatch.setattr(sync, "CATCH_UP_LIMIT_S", 0.05)
+    background = await running(followed.follow)
+    try:
+        await until(hangs.is_set)
+        await followed.catch_up()
+        monkeypatch.setattr(sync, "CATCH_UP_LIMIT_S", 3600.0)
+        await followed.catch_up()
+        goes_on.set()
+        await until(lambda: not followed._look_is_stuck)
+        await followed.catch_up()
+    finally:
+        goes_on.set()
         await background.stop()
 
 
