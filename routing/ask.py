@@ -22,6 +22,7 @@ PASSED_ON: Final = frozenset(
 )
 """Client headers that an engine may see. Keys, routing headers and encodings never are passed on."""
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+SESSION_BYTES: Final = 16
 MODEL_PART: Final = b'name="model"\r\n'
 _MODEL_IN_FORM: Final = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
 PROMPT_STARTS: Final = (b'"messages"', b'"prompt"', b'"input"')
@@ -68,10 +69,14 @@ def key_of(request: Request) -> str | None:
     return None if value is None else value.decode("latin-1")
 
 
-def may_use(deployment: Deployment, key: str | None) -> bool:
-    if deployment.key_hashes is None:
-        return True
-    return key is not None and hashlib.sha256(key.encode("latin-1", "replace")).hexdigest() in deployment.key_hashes
+def hashed_key_of(request: Request) -> str | None:
+    """As `Deployment.key_hashes` has it; None without a key."""
+    key = key_of(request)
+    return None if key is None else hashlib.sha256(key.encode("latin-1", "replace")).hexdigest()
+
+
+def may_use(deployment: Deployment, hashed_key: str | None) -> bool:
+    return deployment.key_hashes is None or hashed_key in deployment.key_hashes
 
 
 async def read_body(request: Request) -> tuple[dict[str, Any], int]:
@@ -98,7 +103,7 @@ async def _read_form(raw: bodies.Raw) -> dict[str, Any]:
     return {"model": found[1].decode("utf-8", "replace")} if found else {}
 
 
-def deployment_for(table: Table, model: object, key: str | None) -> Deployment:
+def deployment_for(table: Table, model: object, hashed_key: str | None) -> Deployment:
     """Raises `NotInTable`: 404 naming what is served, 401 for a wrong key, 503 when nothing is served at all. Raises
     `Refusal` for what is no model's name."""
     if not table.deployments:
@@ -111,8 +116,8 @@ def deployment_for(table: Table, model: object, key: str | None) -> Deployment:
     if model is not None and not isinstance(model, str):
         raise Refusal(400, "The model is not a string. Send the name of one.", kind="Bad Request", param="model")
     deployment = _named(table, model)
-    open_to_key = [other.model for other in table.deployments.values() if may_use(other, key)]
-    if deployment is not None and may_use(deployment, key):
+    open_to_key = [other.model for other in table.deployments.values() if may_use(other, hashed_key)]
+    if deployment is not None and may_use(deployment, hashed_key):
         return deployment
     if deployment is not None or not open_to_key:
         raise NotInTable(
@@ -139,12 +144,12 @@ def _named(table: Table, model: object) -> Deployment | None:
 async def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> Ask:
     """`responses` knows which server made which stored response."""
     body, at = await read_body(request)
-    touched = bodies.without_handoff(body)
+    touched = bodies.without_handoff(body) or not bodies.is_utf8(request.body)
     maker = _maker(request, body, kind, responses)
     model = body.get("model")
     if kind == "response" and model is None:
         model = _model_of(table, maker)
-    deployment = deployment_for(table, model, key_of(request))
+    deployment = deployment_for(table, model, hashed_key_of(request))
     streamed = body.get("stream") is True
     whole = bodies.why_not_split(request.path, body) if kind == "split" else "served by one server"
     prompt = memoryview(request.body)[at:] if request.path in DIALECTS else memoryview(b"")
@@ -206,11 +211,12 @@ def _prompt_tokens(body: dict[str, Any], prompt_length: int) -> int:
 
 
 def _session(request: Request, body: dict[str, Any]) -> str | None:
+    """Of one length, whatever clients send: many are remembered."""
     header = request.get(b"x-session-id")
     if header:
-        return header.decode("latin-1")
+        return hashlib.blake2b(header, digest_size=SESSION_BYTES).hexdigest()
     for name in ("session_id", "prompt_cache_key", "user"):
         value = body.get(name)
         if isinstance(value, str) and value:
-            return value
+            return hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=SESSION_BYTES).hexdigest()
     return None

@@ -10,7 +10,7 @@ import orjson
 from routing.affinity import Memory
 from routing.answer import Answer
 from routing.ask import Ask
-from routing.bodies import DecodeBody, NotJson, forces_a_tool, has_several_answers, pieces, prefill_body
+from routing.bodies import DecodeBody, NotJson, answers_of, forces_a_tool, pieces, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
 from routing.errors import Answered, BadAnswer, Headers, LegError
@@ -23,7 +23,7 @@ from routing.loads import take
 from routing.pump import Pump
 from routing.record import Record
 from routing.relay import StreamRelay
-from routing.sse import DIALECTS, Scanner
+from routing.sse import DIALECTS, Dialect, Scanner
 from routing.usage import cached_tokens, read_usage, with_counts_of_prefill
 
 NOT_HELD: Final = b"but data is not provided"
@@ -173,8 +173,7 @@ class Attempt:
             self._record.decode_opened_ms = self._job.clock.ms_at(connection.head_at)
             dialect = DIALECTS.get(self._path)
             if dialect is not None and leg.is_event_stream:
-                drop_usage = self._job.decode_body.usage_is_ours(forced=usage_forced)
-                await self._relay_stream(leg, Scanner(dialect, drop_usage=drop_usage))
+                await self._relay_stream(leg, dialect)
             else:
                 await self._relay_whole(leg)
         if handoff is not None:
@@ -186,7 +185,10 @@ class Attempt:
             self.handoff.sent = True
         self._record.decode_sent_ms = self._job.clock.now_ms()
 
-    async def _relay_stream(self, leg: Leg, scanner: Scanner) -> None:
+    async def _relay_stream(self, leg: Leg, dialect: Dialect) -> None:
+        answers = answers_of(self._path, self._job.ask.body)
+        drop_usage = self._job.decode_body.usage_is_ours(forced=leg.backend.server.forces_usage)
+        scanner = Scanner(dialect, drop_usage=drop_usage, answers=answers)
         head, answer = leg.head, self._job.answer
         if self.handoff is not None:
             scanner.prefill_usage = self._prefill_usage
@@ -201,7 +203,7 @@ class Attempt:
             complete=answer.end_stream,
             idle_s=self._timeouts.idle_s,
             # The pump takes the first end of a choice for that of the answer.
-            pump=None if has_several_answers(self._path, self._job.ask.body) else self._job.watch.pump,
+            pump=self._job.watch.pump if answers == 1 else None,
         )
         try:
             error = await relay.ended

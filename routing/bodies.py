@@ -5,6 +5,7 @@ token is asked for; the decode server gets what the client wrote, with the hand-
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -55,6 +56,8 @@ ONLY_FOR_DECODE: Final = (
     "store",
 )
 """Refused next to one unstreamed token, or work whose result the prefill server would throw away."""
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
+"""Of so many digits is the shortest whole number that has no 64 bits: as a fraction it is another one in a prompt."""
 _IDS_BEGIN: Final = re.compile(rb"\[\s*\d")
 LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
@@ -67,6 +70,10 @@ REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
 """A request without these is refused by whichever server, in words that count its fields."""
 
 
+NotFinite: Final[type[float]] = type("NotFinite", (float,), {})
+"""Infinity and its like, which the faster writer takes for null where they are plain floats, and refuses as these."""
+
+
 class NotJson(ValueError):
     """The body is not a JSON object. `param`: the place in it that an engine would name."""
 
@@ -76,17 +83,32 @@ class NotJson(ValueError):
 
 
 def parse(raw: Raw) -> Body:
-    """The engine reads bodies with Python's own parser, which also takes NaN and lone surrogates; so do we, second."""
-    try:
-        body = orjson.loads(raw)
-    except ValueError:
+    """The engine reads bodies with Python's own parser, which also takes NaN, lone surrogates and whole numbers of any
+    size; so do we, where the faster one would not or would take a number for another."""
+    body: object = None
+    if not _LONG_NUMBER.search(raw):
         try:
-            body = json.loads(raw)
+            body = orjson.loads(raw)
+        except ValueError:
+            body = None
+    if body is None:
+        try:
+            body = json.loads(raw, parse_float=_fraction, parse_constant=NotFinite)
         except (ValueError, RecursionError) as error:
             raise NotJson(str(error), getattr(error, "pos", None) if raw else None) from error
     if not isinstance(body, dict):
         raise NotJson("the body must be a JSON object")
     return body
+
+
+def _fraction(numeral: str) -> float:
+    value = float(numeral)
+    return value if math.isfinite(value) else NotFinite(value)
+
+
+def is_utf8(raw: Raw) -> bool:
+    """Engines also read UTF-16 and UTF-32, into which nothing can be spliced."""
+    return json.detect_encoding(raw) in ("utf-8", "utf-8-sig")
 
 
 class Unread:
@@ -139,9 +161,13 @@ def without_handoff(body: Body) -> bool:
     return found
 
 
-def has_several_answers(path: str, body: Body) -> bool:
-    """Whose tokens come by turns in a stream."""
-    return _number(body.get("n"), 1) != 1 or _has_several_prompts(path, body)
+def answers_of(path: str, body: Body) -> int:
+    """How many share a stream, their tokens by turns; 0 where only the engine can tell."""
+    n, prompts = _number(body.get("n"), 1), 1
+    if _has_several_prompts(path, body):
+        prompt = body.get("prompt")
+        prompts = len(prompt) if isinstance(prompt, list) and body.get("prompt_embeds") is None else 0
+    return n * prompts if isinstance(n, int) and n > 0 else 0
 
 
 def why_not_split(path: str, body: Body) -> str | None:
@@ -152,6 +178,8 @@ def why_not_split(path: str, body: Body) -> str | None:
         return "beam search"
     if body.get("prompt_logprobs") is not None or _echoes_logprobs(path, body):
         return "prompt logprobs"
+    if _is_cut_to_its_room(path, body):
+        return "truncation"
     if any(name not in body for name in REQUIRED.get(path, ())):
         return "no prompt"
     if _has_several_prompts(path, body):
@@ -159,6 +187,14 @@ def why_not_split(path: str, body: Body) -> str | None:
     if path == "/v1/responses" and (body.get("previous_response_id") or body.get("background")):
         return "stored response"
     return None
+
+
+def _is_cut_to_its_room(path: str, body: Body) -> bool:
+    """Its prompt may be cut to what the answer's limit leaves: asked for one token it would be another prompt."""
+    if path == "/v1/responses":
+        return body.get("truncation") not in (None, "disabled")
+    tokens = body.get("truncate_prompt_tokens")
+    return tokens is not None and not (isinstance(tokens, int) and tokens >= 0)
 
 
 def _has_several_prompts(path: str, body: Body) -> bool:

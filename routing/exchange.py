@@ -12,7 +12,7 @@ from routing.answer import Answer
 from routing.ask import Ask, read_ask, request_id
 from routing.attempt import Attempt, Job
 from routing.backend import Backend
-from routing.bodies import DecodeBody, has_several_answers
+from routing.bodies import DecodeBody, answers_of
 from routing.choose import Choice, Chooser, Layout
 from routing.clock import Clock
 from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut
@@ -116,6 +116,8 @@ class Exchange:
             self._answer.fail(error)
         except asyncio.CancelledError:
             self._cancelled()
+        except RecursionError:
+            self._answer.refuse(Refusal(400, "The body is nested too deeply. Send it with fewer levels."))
         except Exception:
             logger.exception("request %s broke the router", self.record.request_id)
             self._answer.refuse(
@@ -204,7 +206,7 @@ class Exchange:
         """Tries until an answer is under way, the budget is spent, or nothing is left to try."""
         dialect = DIALECTS.get(self._request.path)
         # Where answers come by turns each has its own end, and the engine's fingerprint only without a usage chunk.
-        counts_by_usage = dialect in WITH_CHOICES and not has_several_answers(self._request.path, ask.body)
+        counts_by_usage = dialect in WITH_CHOICES and answers_of(self._request.path, ask.body) == 1
         body = DecodeBody(self._request.body, ask.body, touched=ask.touched, counts_by_usage=counts_by_usage)
         job = Job(ask, self._answer, self.record, self._clock, body, self._router, lambda: self.client_left)
         tries = Tries(layout, ask)

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from routing.ask import key_of, may_use
+from routing.ask import hashed_key_of, may_use
 from routing.backend import Backend
 from routing.errors import LegError, NotInTable
 from routing.leg import Leg
@@ -19,8 +19,8 @@ Card = dict[str, Any]
 
 async def model_cards(request: Request, table: Table, backends: Mapping[str, Backend]) -> bytes:
     """The answer's body. Raises `NotInTable`: 401 when the key opens nothing, 404 for one model that is not there."""
-    key = key_of(request)
-    mine = [deployment for deployment in table.deployments.values() if may_use(deployment, key)]
+    hashed_key = hashed_key_of(request)
+    mine = [deployment for deployment in table.deployments.values() if may_use(deployment, hashed_key)]
     if table.deployments and not mine:
         raise NotInTable(401, "Send an inference key as `Authorization: Bearer KEY`.", kind="AuthenticationError")
     found = await asyncio.gather(*(_cards_of(deployment, backends) for deployment in mine))
@@ -48,7 +48,7 @@ async def _cards_of(deployment: Deployment, backends: Mapping[str, Backend]) -> 
 async def fetch_cards(backend: Backend) -> list[Card]:
     """Empty when the server does not answer: one that is down must not take the others' cards away."""
     try:
-        with Leg(backend, CARD_TIMEOUTS) as leg:
+        with Leg(backend, CARD_TIMEOUTS, is_aside=True) as leg:
             await leg.open("GET", "/v1/models", [], None)
             payload = orjson.loads(await leg.read())
         return [card for card in payload["data"] if isinstance(card, dict)]

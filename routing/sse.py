@@ -83,10 +83,12 @@ class Scanner:
         "usage",
     )
 
-    def __init__(self, dialect: Dialect, *, drop_usage: bool) -> None:
+    def __init__(self, dialect: Dialect, *, drop_usage: bool, answers: int = 1) -> None:
+        """`answers`: how many share the stream, each with an end of its own; 0 when that is not known."""
         self._dialect: Dialect = dialect
         self._drop_usage = drop_usage
-        self._open: set[int] = set()
+        self._open = set(range(answers if dialect in WITH_CHOICES else 0))
+        """The indexes of answers without an end."""
         self._last = b""
         """The event that ended the answer, until it is known what of a usage chunk belongs into it."""
         self.carry: list[bytes] = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from zlib import crc32
-
-import orjson
 
 from . import fields
 from .refusals import Refused, invalid, missing
@@ -14,6 +14,7 @@ from .text import CHARACTERS_PER_TOKEN, EOS_TOKEN_ID, json_for_schema, tokenize
 from .wire import HttpRequest
 
 Body = dict[str, Any]
+_dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ def parse_json(request: HttpRequest) -> Body:
     if kind != "application/json":
         raise Refused("Unsupported Media Type: Only 'application/json' is allowed", "Bad Request")
     try:
-        body = orjson.loads(request.body)
-    except ValueError as error:
+        body = json.loads(request.body)  # The engine's own reader, which keeps numbers of any size as they are.
+    except (ValueError, RecursionError) as error:
         raise invalid("", "JSON decode error", "json_invalid", {}) from error
     if not isinstance(body, dict):
         raise invalid("", "Input should be a valid dictionary or object to extract fields from", "dict_type", body)
@@ -211,7 +212,7 @@ def render(body: Body, facts: ServerFacts) -> str:
         raise Refused("Cannot apply chat template to an empty conversation. Provide at least one message.")
     parts = []
     if tools:
-        parts.append(f"<|tools|>{orjson.dumps(tools).decode()}\n")
+        parts.append(f"<|tools|>{_dumped(tools)}\n")
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise missing("messages.0.role", message if isinstance(message, dict) else {})
@@ -221,7 +222,7 @@ def render(body: Body, facts: ServerFacts) -> str:
 
 def _content(message: Body, facts: ServerFacts) -> str:
     content = message.get("content")
-    calls = orjson.dumps(message["tool_calls"]).decode() if message.get("tool_calls") else ""
+    calls = _dumped(message["tool_calls"]) if message.get("tool_calls") else ""
     if content is None:
         return calls
     if isinstance(content, str):
@@ -240,7 +241,7 @@ def _part(part: object, facts: ServerFacts) -> str:
     if kind in ("text", "input_text", "output_text", "refusal", "thinking"):
         return str(part.get("text", ""))
     if kind in ("tool_use", "tool_result"):
-        return orjson.dumps(part).decode()
+        return _dumped(part)
     raise Refused(f"{facts.names[0]} is not a multimodal model")
 
 
@@ -348,7 +349,7 @@ def _forced_text(body: Body, tool_name: str | None) -> str | None:
         return str(outputs["choice"][0])
     if isinstance(outputs, dict) and outputs.get("json"):
         schema = outputs["json"]
-        return json_for_schema(orjson.loads(schema) if isinstance(schema, str) else schema, 7)
+        return json_for_schema(json.loads(schema) if isinstance(schema, str) else schema, 7)
     return None
 
 

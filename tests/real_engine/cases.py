@@ -51,6 +51,8 @@ HUGE = " ".join(f"word{number}" for number in range(6000))
 """More tokens than the servers take."""
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome"]}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER}}]
+AMOUNT = {"type": "object", "properties": {"amount": {"type": "integer", "maximum": 2**256 - 1}}}
+PAY = [{"type": "function", "function": {"name": "pay", "description": "d", "parameters": AMOUNT}}]
 RESPONSE_TOOLS = [{"type": "function", "name": "weather", "parameters": WEATHER}]
 MESSAGE_TOOLS = [{"name": "weather", "description": "d", "input_schema": WEATHER}]
 THIS_TOOL = {"type": "function", "function": {"name": "weather"}}
@@ -99,6 +101,8 @@ CHATS = [
     *both_ways("a forced tool", CHAT, chat(tools=TOOLS, tool_choice="required", max_tokens=60)),
     *both_ways("this tool", CHAT, chat(tools=TOOLS, tool_choice=THIS_TOOL, max_tokens=60)),
     Case("a forced tool cut short", CHAT, chat(tools=TOOLS, tool_choice="required", max_tokens=3)),
+    Case("a tool with a number of any size", CHAT, chat(tools=PAY)),
+    Case("a chat in UTF-16", CHAT, json.dumps({"model": "tiny", **chat()}).encode("utf-16")),
     Case("reasoning", CHAT, chat(structured_outputs=REASONED, max_tokens=60)),
     Case("reasoning left out", CHAT, chat(structured_outputs=REASONED, max_tokens=60, include_reasoning=False)),
     *both_ways(
@@ -160,6 +164,8 @@ COMPLETION_CASES = [
     Case("completion with usage", COMPLETIONS, completion(**WITH_USAGE)),
     Case("completion with usage in each event", COMPLETIONS, completion(**USAGE_EACH)),
     *both_ways("a long prompt", COMPLETIONS, completion(LONG)),
+    Case("a prompt cut to some tokens", COMPLETIONS, completion(LONG, truncate_prompt_tokens=40)),
+    Case("a prompt cut to its room", COMPLETIONS, completion(HUGE, truncate_prompt_tokens=-1), ONE_SERVER),
     Case("a prompt of one letter", COMPLETIONS, completion("a")),
     *both_ways("token ids", COMPLETIONS, completion([5, 6, 7, 8, 9])),
     Case("a list of one prompt", COMPLETIONS, completion(["a b c"])),
@@ -191,6 +197,7 @@ OTHER_APIS = [
         response(text={"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}),
     ),
     Case("response with reasoning", RESPONSES, response(structured_outputs=REASONED, max_output_tokens=60)),
+    Case("response to what is cut to its room", RESPONSES, response(input=HUGE, truncation="auto"), ONE_SERVER),
     *both_ways("message", MESSAGES, chat()),
     Case("message with a system prompt", MESSAGES, chat(system="Be kind.")),
     *both_ways("message with stop strings", MESSAGES, chat(stop_sequences=["a"])),

@@ -11,7 +11,9 @@ from routing.bodies import (
     DecodeBody,
     NotJson,
     Sendable,
+    answers_of,
     forces_a_tool,
+    is_utf8,
     parse,
     prefill_body,
     why_not_split,
@@ -118,6 +120,9 @@ def test_the_responses_api_has_its_own_limit() -> None:
         (CHAT, {"best_of": 2}),
         (CHAT, {"use_beam_search": True}),
         (CHAT, {"prompt_logprobs": 0}),
+        (CHAT, {"messages": [], "truncate_prompt_tokens": -1}),
+        (COMPLETIONS, {"prompt": "x", "truncate_prompt_tokens": "-1"}),
+        ("/v1/responses", {"input": "x", "truncation": "auto"}),
         (COMPLETIONS, {"prompt": "x", "echo": True, "logprobs": 0}),
         (CHAT, {"messages": [], "echo": True}),
         (COMPLETIONS, {"prompt": ["a", "b"]}),
@@ -138,6 +143,8 @@ def test_requests_that_no_split_serves_right(path: str, body: dict[str, Any]) ->
         (CHAT, {"messages": [], "n": None}),
         (CHAT, {"messages": [], "n": 1, "logprobs": True}),
         (CHAT, {"messages": [], "echo": False}),
+        (CHAT, {"messages": [], "truncate_prompt_tokens": 40}),
+        ("/v1/responses", {"input": "x", "truncation": "disabled"}),
         (COMPLETIONS, {"prompt": "x", "echo": True}),
         (COMPLETIONS, {"prompt": ["one"]}),
         (COMPLETIONS, {"prompt": [1, 2, 3]}),
@@ -196,6 +203,48 @@ def test_an_empty_object_has_no_place_to_splice() -> None:
 def test_what_the_engine_reads_is_read_here() -> None:
     assert parse(b'{"a": "\\ud800"}') == {"a": "\ud800"}
     assert parse(b'{"a": Infinity}')["a"] == float("inf")
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 2**256 - 1, 2**63, -0.0, 1e400, 0.1234567890123456789, 10**18])
+def test_a_number_is_the_same_for_prefill_as_for_decode(number: float) -> None:
+    """In a tool's schema it stands in the prompt: another one there ends the decode engine."""
+    body = {"model": "m", "tools": [{"function": {"parameters": {"maximum": number}}}]}
+    raw = json.dumps(body).encode()
+    rebuilt = DecodeBody(raw, parse(raw), touched=True, counts_by_usage=True).sendable(HANDOFF, usage_forced=False)
+    for made in (prefill_body(CHAT, parse(raw)), rebuilt):
+        assert json.dumps(loaded(made)["tools"]) == json.dumps(json.loads(raw)["tools"])
+
+
+@given(st.integers())
+def test_any_whole_number_is_read_as_the_engine_reads_it(number: int) -> None:
+    assert parse(b'{"a": %d}' % number) == {"a": number}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "is_ours"), [("utf-8", True), ("utf-8-sig", True), ("utf-16", False), ("utf-32-le", False)]
+)
+def test_only_utf_8_can_be_spliced_into(encoding: str, is_ours: bool) -> None:
+    raw = '{"model": "ä"}'.encode(encoding)
+    assert parse(raw) == {"model": "ä"}
+    assert is_utf8(raw) is is_ours
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answers"),
+    [
+        (CHAT, {}, 1),
+        (CHAT, {"n": 3}, 3),
+        (CHAT, {"n": "3"}, 0),
+        (CHAT, {"prompt": ["a", "b"]}, 1),
+        (COMPLETIONS, {"prompt": "a"}, 1),
+        (COMPLETIONS, {"prompt": [1, 2, 3]}, 1),
+        (COMPLETIONS, {"prompt": ["a", "b"], "n": 2}, 4),
+        (COMPLETIONS, {"prompt": [[1], [2], [3]]}, 3),
+        (COMPLETIONS, {"prompt": "a", "prompt_embeds": "eA=="}, 0),
+    ],
+)
+def test_how_many_answers_share_a_stream(path: str, body: dict[str, Any], answers: int) -> None:
+    assert answers_of(path, body) == answers
 
 
 def test_lone_surrogates_and_infinities_survive_to_prefill() -> None:

@@ -1,6 +1,7 @@
 """The router before simulated engines, which refuse and lose what the real ones refuse and lose."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -107,6 +108,19 @@ async def test_a_streams_end_is_the_servers_own_for_any_number_of_answers(forced
             direct, routed = [await client.post(f"{url}{path}", json=body) for url in (both.decode.url, both.url)]
             assert differences(direct, routed) == [], kind
             assert "system_fingerprint" in routed.text
+
+
+@pytest.mark.parametrize(
+    "most", ["115792089237316195423570985008687907853269984665640564039457584007913129639935", "1e999"]
+)
+async def test_a_number_of_any_size_in_a_tool_is_in_the_prompt_of_both(most: str) -> None:
+    function = {"name": "f", "parameters": {"maximum": "MOST"}}
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": 8, "tools": [{"type": "function", "function": function}]}
+    raw = json.dumps(body).replace('"MOST"', most)
+    async with pair() as both:
+        answer = await both.place.post(raw.encode())
+        assert (answer.status, answer.headers["x-switchyard-route"]) == (200, "split")
+        assert both.external_tokens() + 1 >= answer.json["usage"]["prompt_tokens"]
 
 
 async def test_a_forced_tool_stands_in_the_prompt_of_prefill_too() -> None:

@@ -102,6 +102,14 @@ def test_a_choice_that_did_not_finish_leaves_the_stream_incomplete() -> None:
     assert not scan(event(first) + event(second) + DONE, [])[2].is_complete
 
 
+@pytest.mark.parametrize(("answers", "is_complete"), [(1, True), (0, True), (2, False)])
+def test_an_answer_that_never_came_leaves_the_stream_incomplete(answers: int, is_complete: bool) -> None:
+    scanner = Scanner("chat", drop_usage=False, answers=answers)
+    out, _ = scanner.feed(event(chat_chunk({"content": "x"}, "stop")) + DONE)
+    assert scanner.is_complete is is_complete
+    assert out.endswith(DONE) is is_complete
+
+
 @pytest.mark.parametrize("reason", ["abort", "error"])
 def test_an_answer_that_the_engine_gave_up_is_not_complete(reason: str) -> None:
     assert not scan(event(chat_chunk({"content": "x"}, reason)) + DONE, [])[2].is_complete
