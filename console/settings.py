@@ -233,6 +233,8 @@ CELERY_TASK_ROUTES = {
 RECORDS_KEPT_DAYS = env.integer("RECORDS_KEPT_DAYS", 14)
 LONG_PROMPT_TOKENS = env.integer("LONG_PROMPT_TOKENS", 2048)
 """Prompts from this length on are marked on the charts beside the gaps they may have caused."""
+KEEP_ALIVE_S = env.integer("KEEP_ALIVE_S", 75)
+"""How long an idle connection of a client stays open: longer than clients, and proxies before us, keep theirs."""
 ROUTER_MAX_BODY_BYTES = env.integer("ROUTER_MAX_BODY_MIB", 64) * 2**20
 PAGE_SLOTS = env.integer("PAGE_SLOTS", 8)
 """Page and API requests that run at once, each with a thread and a database connection. More wait their turn."""

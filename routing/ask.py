@@ -87,6 +87,7 @@ async def read_body(request: Request) -> tuple[dict[str, Any], int]:
         return await _read_form(raw), 0
     if not raw and request.path.startswith("/v1/responses/"):
         return {}, 0
+    raw = request.body = bodies.in_utf8(raw)
     try:
         if len(raw) > bodies.LARGE_BYTES:
             large = await read_large(raw)
@@ -144,7 +145,7 @@ def _named(table: Table, model: object) -> Deployment | None:
 async def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> Ask:
     """`responses` knows which server made which stored response."""
     body, at = await read_body(request)
-    touched = bodies.without_handoff(body) or not bodies.is_utf8(request.body)
+    touched = bodies.without_handoff(body)
     maker = _maker(request, body, kind, responses)
     model = body.get("model")
     if kind == "response" and model is None:

@@ -7,7 +7,7 @@ token is asked for; the decode server gets what the client wrote, with the hand-
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -18,6 +18,9 @@ Raw = bytes | bytearray
 Sendable = Raw | list[Raw | memoryview]
 """A body to send: a large one in the pieces it consists of, because each copy of 60 MB holds streams up for 20 ms."""
 LARGE_BYTES: Final = 256 * 1024
+MOST_CONVERTED_BYTES: Final = 8 * 2**20
+"""To write a longer body anew would hold streams up."""
+MOST_COUNTED_ANSWERS: Final = 10_000
 
 
 def gather(parts: list[Raw], data: bytes, size: int) -> None:
@@ -70,7 +73,7 @@ REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
 """A request without these is refused by whichever server, in words that count its fields."""
 
 
-NotFinite: Final[type[float]] = type("NotFinite", (float,), {})
+NotFinite: Final[Callable[[object], object]] = type("NotFinite", (float,), {})
 """Infinity and its like, which the faster writer takes for null where they are plain floats, and refuses as these."""
 
 
@@ -101,14 +104,23 @@ def parse(raw: Raw) -> Body:
     return body
 
 
-def _fraction(numeral: str) -> float:
+def _fraction(numeral: str) -> object:
+    """An object, because machine code takes what is said to be a float for a plain one."""
     value = float(numeral)
-    return value if math.isfinite(value) else NotFinite(value)
+    if math.isfinite(value):
+        return value
+    return NotFinite(value)
 
 
-def is_utf8(raw: Raw) -> bool:
-    """Engines also read UTF-16 and UTF-32, into which nothing can be spliced."""
-    return json.detect_encoding(raw) in ("utf-8", "utf-8-sig")
+def in_utf8(raw: Raw) -> Raw:
+    """Engines also read UTF-16, UTF-32 and a mark of the order of bytes, beside which nothing can be spliced in."""
+    encoding = json.detect_encoding(raw)
+    if encoding == "utf-8" or len(raw) > MOST_CONVERTED_BYTES:
+        return raw
+    try:
+        return raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return raw
 
 
 class Unread:
@@ -167,7 +179,8 @@ def answers_of(path: str, body: Body) -> int:
     if _has_several_prompts(path, body):
         prompt = body.get("prompt")
         prompts = len(prompt) if isinstance(prompt, list) and body.get("prompt_embeds") is None else 0
-    return n * prompts if isinstance(n, int) and n > 0 else 0
+    answers = n * prompts if isinstance(n, int) else 0
+    return answers if 0 < answers <= MOST_COUNTED_ANSWERS else 0
 
 
 def why_not_split(path: str, body: Body) -> str | None:

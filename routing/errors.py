@@ -21,6 +21,8 @@ class Refusal(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
+        # It may name what a client sent, and half a character cannot be written.
+        message = message.encode("utf-8", "replace").decode()
         super().__init__(message)
         self.status = status
         self.message = message

@@ -107,6 +107,15 @@ class Exchange:
     async def _run(self) -> None:
         unwanted, self._phase = self._phase == "unwanted", "running"
         try:
+            await self._answered(unwanted)
+        except Exception:
+            logger.exception("request %s got no answer", self.record.request_id)
+            self._answer.break_off()
+        finally:
+            self._finish()
+
+    async def _answered(self, unwanted: bool) -> None:
+        try:
             if unwanted:
                 raise asyncio.CancelledError
             await self._serve()
@@ -123,8 +132,6 @@ class Exchange:
             self._answer.refuse(
                 Refusal(500, "The router failed on this request; its log says why.", kind="RouterError")
             )
-        finally:
-            self._finish()
 
     def _cancelled(self) -> None:
         self.record.outcome = "cancelled" if self.client_left else "failed"

@@ -41,7 +41,7 @@ def answer_tokens(body: Mapping[str, Any]) -> int:
     for name in ANSWER_LIMITS:
         value = body.get(name)
         if isinstance(value, int):
-            return value
+            return max(value, 0)
     return 0
 
 

@@ -206,7 +206,7 @@ class Scanner:
     def _read_choices(self, payload: Json) -> Seen:
         if payload.get("error"):
             return Seen(error=_error_of(payload["error"]))
-        usage, choices = payload.get("usage"), payload.get("choices")
+        usage, choices = _usage_of(payload), payload.get("choices")
         if not choices:
             fingerprint, corrected = payload.get("system_fingerprint"), self._correct(payload)
             return Seen(usage=usage, usage_only=usage is not None, fingerprint=fingerprint, corrected=corrected)
@@ -255,6 +255,11 @@ class Scanner:
             return
 
 
+def _usage_of(payload: Json) -> Json | None:
+    usage = payload.get("usage")
+    return usage if isinstance(usage, dict) else None
+
+
 def has_token(choice: Json) -> bool:
     if choice.get("text"):
         return True
@@ -282,13 +287,13 @@ def read_typed(payload: Json) -> Seen:
 
 def _read_message_delta(payload: Json) -> Seen:
     """An engine that failed before its first token still says `end_turn`, with no token in its usage."""
-    usage = payload.get("usage") or {}
+    usage = _usage_of(payload) or {}
     reason = payload.get("delta", {}).get("stop_reason") or ""
     return Seen(ended=reason if usage.get("output_tokens") != 0 else "", usage=usage)
 
 
 def _read_response_end(kind: str, response: Json) -> Seen:
-    usage = response.get("usage") or {}
+    usage = _usage_of(response) or {}
     error = _error_of(response.get("error") or {}) if kind == "response.failed" else None
     return Seen(ended=kind, done=True, usage=usage, error=error)
 

@@ -23,7 +23,8 @@ class LimitsHeads(HttpToolsProtocol):
     of a head, no body, no end of a request."""
 
     _unread_bytes = 0
-    _is_refused = False
+    is_refused = False
+    """What comes still is dropped."""
     has_read = False
     """Something came of what was received last. Set by whoever hears the parser."""
 
@@ -46,11 +47,15 @@ class LimitsHeads(HttpToolsProtocol):
         if self._unread_bytes > MAX_HEAD_BYTES:
             self._refuse_head()
 
+    def is_answering(self) -> bool:
+        """In the middle of an answer nothing else can be said."""
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _refuse_head(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.abort()  # In the middle of an answer nothing can be said.
+        if self.is_answering():
+            self.transport.abort()
             return
-        self._is_refused = True
+        self.is_refused = True
         self.transport.write(_too_large())
         # Closed at once, the client would hear of a broken connection while it sends, and not see the answer.
         self.loop.call_later(LINGER_S, self.transport.close)
@@ -79,7 +84,7 @@ class IgnoresUpgrades(LimitsHeads):
             super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self.is_refused:
             return
         self._unset_keepalive_if_required()
         unread: bytes | memoryview = data
@@ -97,7 +102,10 @@ class IgnoresUpgrades(LimitsHeads):
             except httptools.HttpParserError:
                 message = "Invalid HTTP request received."
                 self.logger.warning(message)
-                self.send_400_response(message)
+                if self.is_answering():
+                    self.transport.abort()
+                else:
+                    self.send_400_response(message)
                 return
 
     def _leave_to_uvicorn(self) -> None:

@@ -177,7 +177,7 @@ class Passing(OldClients):
         super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_between_requests():
+        if not self.is_refused and self._is_between_requests():
             data = self._held + data
             path = path_of(data)
             if path is None:

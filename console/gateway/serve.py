@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any
 
 import uvicorn
+from django.conf import settings
 
 from console.gateway.application import RouterApplication, is_routers
 from console.gateway.passing import Passing, adopt, passing
 from routing.tuning import tune_process
-from routing.uvicorn_protocol import KEEP_ALIVE_S, RouterProtocol
+from routing.uvicorn_protocol import RouterProtocol
 
 STREAMS_MAY_END_S = 3
 """After SIGTERM running streams have so long; then they are cut, visibly."""
@@ -22,7 +23,7 @@ UVICORN: dict[str, Any] = {
     "log_config": None,
     "access_log": False,
     "server_header": False,
-    "timeout_keep_alive": KEEP_ALIVE_S,
+    "timeout_keep_alive": settings.KEEP_ALIVE_S,
 }
 """What all our servers have in common."""
 

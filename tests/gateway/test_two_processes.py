@@ -17,7 +17,6 @@ import httpx
 import psutil
 import pytest
 import redis
-import uvicorn
 
 from console.gateway import pages_process
 from tests.gateway.test_commands import command, console
@@ -29,7 +28,7 @@ from tests.waiting import LIMIT_S, until, wait_until
 __all__ = ["console"]
 
 
-IDLE_CONNECTIONS_ARE_KEPT_S = uvicorn.Config("").timeout_keep_alive
+IDLE_CONNECTIONS_ARE_KEPT_S = 3
 ENDS_WITHIN_S = 5.0
 """After SIGTERM (`console/gateway/serve.py`)."""
 
@@ -65,7 +64,8 @@ class Web:
 
 @contextmanager
 def running_web(console: str) -> Iterator[Web]:
-    with held_port() as port, command(port, "web", DATA_DIR=console, METRICS_OPEN="1") as process:
+    environment = {"DATA_DIR": console, "METRICS_OPEN": "1", "KEEP_ALIVE_S": str(IDLE_CONNECTIONS_ARE_KEPT_S)}
+    with held_port() as port, command(port, "web", **environment) as process:
         yield Web(process, port)
 
 

@@ -13,7 +13,7 @@ from routing.bodies import (
     Sendable,
     answers_of,
     forces_a_tool,
-    is_utf8,
+    in_utf8,
     parse,
     prefill_body,
     why_not_split,
@@ -220,13 +220,21 @@ def test_any_whole_number_is_read_as_the_engine_reads_it(number: int) -> None:
     assert parse(b'{"a": %d}' % number) == {"a": number}
 
 
-@pytest.mark.parametrize(
-    ("encoding", "is_ours"), [("utf-8", True), ("utf-8-sig", True), ("utf-16", False), ("utf-32-le", False)]
-)
-def test_only_utf_8_can_be_spliced_into(encoding: str, is_ours: bool) -> None:
-    raw = '{"model": "ä"}'.encode(encoding)
-    assert parse(raw) == {"model": "ä"}
-    assert is_utf8(raw) is is_ours
+@pytest.mark.parametrize("numeral", ["1e400", "-1E400", "1.7976931348623159e308", "NaN", "Infinity", "-Infinity"])
+def test_what_is_beyond_any_number_stays_so_for_prefill(numeral: str) -> None:
+    raw = b'{"tools": [{"maximum": %b}]}' % numeral.encode()
+    assert json.dumps(loaded(prefill_body(CHAT, parse(raw)))["tools"]) == json.dumps(json.loads(raw)["tools"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-le"])
+def test_any_encoding_of_unicode_is_read(encoding: str) -> None:
+    body = '{"model": "ä\ud800"}'
+    assert in_utf8(body.encode(encoding, "surrogatepass")) == body.encode("utf-8", "surrogatepass")
+
+
+def test_what_is_no_unicode_stays_as_it_is() -> None:
+    for raw in (b"\xff\xfe\x00", b"\x00\x00\x00", b"", bytearray(b"{}")):
+        assert in_utf8(raw) == raw
 
 
 @pytest.mark.parametrize(
@@ -235,6 +243,8 @@ def test_only_utf_8_can_be_spliced_into(encoding: str, is_ours: bool) -> None:
         (CHAT, {}, 1),
         (CHAT, {"n": 3}, 3),
         (CHAT, {"n": "3"}, 0),
+        (CHAT, {"n": 10**9}, 0),
+        (CHAT, {"n": -1}, 0),
         (CHAT, {"prompt": ["a", "b"]}, 1),
         (COMPLETIONS, {"prompt": "a"}, 1),
         (COMPLETIONS, {"prompt": [1, 2, 3]}, 1),

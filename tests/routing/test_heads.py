@@ -53,3 +53,12 @@ async def test_what_follows_a_body_without_an_end_breaks_the_connection() -> Non
 async def test_a_body_of_any_length_is_no_head() -> None:
     async with site({"N1": streams()}) as place:
         assert (await place.post(chat_body(extra="x" * 4 * MAX_HEAD_BYTES))).status == 200
+
+
+async def test_bytes_that_are_no_request_break_a_running_answer_and_put_nothing_into_it() -> None:
+    async with site({"N1": streams(["a"] * 1000, gap_s=0.01)}) as place, Client(place.port) as client:
+        await client.chat(stream=True)
+        assert (await client.head())[0] == 200
+        client.writer.write(b"no request\r\n\r\n")
+        assert b"HTTP/1.1" not in await client.reader.read()
+        await until(lambda: not list(place.router.active))
