@@ -87,6 +87,11 @@ class DirectReply:
         else:
             self.begin()
 
+    @property
+    def is_begun(self) -> bool:
+        """The request is complete, or refused, and what comes next belongs to its answer."""
+        return self._begun
+
     def begin(self) -> None:
         if self._begun:
             return

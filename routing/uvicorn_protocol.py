@@ -89,6 +89,9 @@ class RouterProtocol(OldClients):
         else:
             self.loop.call_later(LOOK_EVERY_S, self._look_for_the_client)
 
+    def is_answering(self) -> bool:
+        return self._direct.is_begun if self._direct is not None else super().is_answering()
+
     # For the reader
 
     def may_answer_directly(self) -> bool:

@@ -40,14 +40,22 @@ async def test_a_long_head_with_an_end_is_served_whatever_it_came_in() -> None:
             assert (await client.answer()).status == 200
 
 
-async def test_what_follows_a_body_without_an_end_breaks_the_connection() -> None:
+async def test_what_follows_a_body_without_an_end_is_refused() -> None:
     head = b"host: router\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     async with site({"N1": streams()}) as place, Client(place.port) as client:
         client.writer.write(LINE + head)
         for _ in range(2 * MAX_HEAD_BYTES // len(PART)):
             client.writer.write(PART)
-        assert await client.reader.read() == b""
-        await until(lambda: not list(place.router.active))
+        assert (await client.head())[0] == 431
+        assert list(place.router.active) == []
+
+
+async def test_a_body_that_is_no_http_is_a_400() -> None:
+    head = b"host: router\r\ntransfer-encoding: chunked\r\n\r\nno number\r\n"
+    async with site({"N1": streams()}) as place, Client(place.port) as client:
+        client.writer.write(LINE + head)
+        assert (await client.head())[0] == 400
+        assert list(place.router.active) == []
 
 
 async def test_a_body_of_any_length_is_no_head() -> None:
