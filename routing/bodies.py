@@ -59,8 +59,9 @@ ONLY_FOR_DECODE: Final = (
     "store",
 )
 """Refused next to one unstreamed token, or work whose result the prefill server would throw away."""
-_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
+_LONG_NUMBER: Final = b"0" * 19
 """Of so many digits is the shortest whole number that has no 64 bits: as a fraction it is another one in a prompt."""
+_DIGITS_ALIKE: Final = bytes(ord("0") if chr(byte).isdecimal() else byte for byte in range(256))
 _IDS_BEGIN: Final = re.compile(rb"\[\s*\d")
 LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
@@ -89,7 +90,7 @@ def parse(raw: Raw) -> Body:
     """The engine reads bodies with Python's own parser, which also takes NaN, lone surrogates and whole numbers of any
     size; so do we, where the faster one would not or would take a number for another."""
     body: object = None
-    if not _LONG_NUMBER.search(raw):
+    if _LONG_NUMBER not in raw.translate(_DIGITS_ALIKE):  # A tenth of the time of a pattern.
         try:
             body = orjson.loads(raw)
         except ValueError:
