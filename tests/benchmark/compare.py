@@ -1,7 +1,8 @@
 """`make bench`: routers side by side in front of the same two mock engines, in one run on one machine.
 
 Every round starts each contestant afresh, warms it up, loads it and stops it; the order turns from round to round. CPU
-time is that of the contestant's own processes over the loaded part. The figures are the medians of the rounds, with
+time is that of the contestant's own processes over the loaded part. What is added is told against the same loads on the
+decode server alone, once per round for all, beside viewers for each. The figures are the medians of the rounds, with
 the ratio to the first contestant. Absolute numbers belong to the machine they were measured on; the ratios travel.
 """
 
@@ -9,7 +10,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import IO
 
 from console.embedded import free_port
@@ -47,12 +48,29 @@ NO_RATIO = ("added_ttft_p50_ms", "added_ttft_p99_ms", "added_gap_p99_ms", "sprea
 Figures = dict[str, float]
 
 
-def measure_speed(contestant: Contestant, place: Place, requests: int) -> Figures:
-    """One round of one contestant."""
-    with contestant(place) as process:
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """The loads on the decode server alone: what is added is told against them."""
+
+    close: LoadResult
+    spread: LoadResult
+
+
+def directly(decode: str, requests: int) -> Direct:
+    port = int(decode.rpartition(":")[2])
+    return Direct(
+        apply_load(port, requests, CONCURRENCY),
+        apply_load(port, requests, CONCURRENCY, SPREAD_S),
+    )
+
+
+def measure_speed(contestant: Contestant, place: Place, requests: int, direct: Direct) -> Figures:
+    """One round of one contestant. `direct` is this round's, measured anew beside viewers."""
+    with contestant.start(place) as process:
         time.sleep(SETTLE_S)
         apply_load(place.port, 2 * CONCURRENCY, CONCURRENCY)
-        direct = directly(place, requests)
+        if contestant.has_viewers:
+            direct = directly(place.decode, requests)
         before_s = process.cpu_s()
         result = apply_load(place.port, requests, CONCURRENCY)
         used_us = (process.cpu_s() - before_s) * 1e6
@@ -63,17 +81,10 @@ def measure_speed(contestant: Contestant, place: Place, requests: int) -> Figure
             "resident_mb": process.resident_bytes() / 1e6,
             "errors": result["errors"],
         }
-        figures |= added("added", result, direct)
-        direct = directly(place, requests, SPREAD_S)
+        figures |= added("added", result, direct.close)
         result = apply_load(place.port, requests, CONCURRENCY, SPREAD_S)
         figures["errors"] += result["errors"]
-        return figures | added("spread", result, direct)
-
-
-def directly(place: Place, requests: int, spread_s: float = 0.0) -> LoadResult:
-    """The same load on the decode server alone, beside the same viewers: what those take from the machine is not the
-    router's."""
-    return apply_load(int(place.decode.rpartition(":")[2]), requests, CONCURRENCY, spread_s)
+        return figures | added("spread", result, direct.spread)
 
 
 def added(prefix: str, result: LoadResult, direct: LoadResult) -> Figures:
@@ -86,7 +97,7 @@ def added(prefix: str, result: LoadResult, direct: LoadResult) -> Figures:
 
 def measure_at_once(contestant: Contestant, place: Place) -> Figures:
     """What a request costs beside its tokens, which come at once here: as fast as they can be asked for."""
-    with contestant(place) as process:
+    with contestant.start(place) as process:
         time.sleep(SETTLE_S)
         apply_load(place.port, 2 * CONCURRENCY, CONCURRENCY)
         before_s = process.cpu_s()
@@ -97,7 +108,7 @@ def measure_at_once(contestant: Contestant, place: Place) -> Figures:
 def measure_memory(contestant: Contestant, place: Place) -> Figures:
     """Growth of resident memory while many streams are open and say nothing, in processes that have served before:
     those made by forking share memory until they first write to it."""
-    with contestant(place) as process:
+    with contestant.start(place) as process:
         time.sleep(SETTLE_S)
         with held_streams(place.port, CONCURRENCY):
             pass
@@ -111,22 +122,22 @@ def turned(names: list[str], by: int) -> list[str]:
     return names[by:] + names[:by]
 
 
-def in_turn(names: list[str], rounds: int) -> Iterator[str]:
-    for number in range(rounds):
-        yield from turned(names, number)
-
-
 def compare(names: list[str], rounds: int, requests: int, log: IO[bytes]) -> dict[str, Figures]:
     measured: dict[str, list[Figures]] = {name: [] for name in names}
-    with mock_engines(log, TOKENS, GAP_MS) as (prefill, decode):
-        for name in in_turn(names, rounds):
-            figures = measure_speed(CONTESTANTS[name], Place(free_port(), prefill, decode, log), requests)
-            print(f"{name}: {figures['cpu_us_per_token']:.1f} µs of CPU per token", flush=True)
-            measured[name].append(figures)
     at_once: dict[str, list[Figures]] = {name: [] for name in names}
+    with mock_engines(log, TOKENS, GAP_MS) as (prefill, decode):
+        for number in range(rounds):
+            direct = directly(decode, requests)
+            for name in turned(names, number):
+                place = Place(free_port(), prefill, decode, log)
+                figures = measure_speed(CONTESTANTS[name], place, requests, direct)
+                print(f"{name}: {figures['cpu_us_per_token']:.1f} µs of CPU per token", flush=True)
+                measured[name].append(figures)
     with mock_engines(log, TOKENS, 0.0) as (prefill, decode):
-        for name in in_turn(names, rounds):
-            at_once[name].append(measure_at_once(CONTESTANTS[name], Place(free_port(), prefill, decode, log)))
+        for number in range(rounds):
+            for name in turned(names, number):
+                place = Place(free_port(), prefill, decode, log)
+                at_once[name].append(measure_at_once(CONTESTANTS[name], place))
     medians = {name: median(measured[name]) | median(at_once[name]) for name in names}
     with mock_engines(log, 2, HOLD_GAP_MS) as (prefill, decode):
         for name in names:
@@ -152,7 +163,7 @@ def table(medians: dict[str, Figures]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=600)
     parser.add_argument("--only", nargs="+", choices=list(CONTESTANTS), default=list(CONTESTANTS))
     args = parser.parse_args()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from console.embedded import EmbeddedValkey, free_port
-from tests.benchmark.processes import ROOT, Running, running
+from tests.benchmark.processes import AFTER_ALL, ROOT, Running, running, set_niceness
 
 BENCH_BIN = ROOT / "out" / "bench-venv" / "bin"
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
@@ -30,7 +30,11 @@ class Place:
     log: IO[bytes]
 
 
-Contestant = Callable[[Place], AbstractContextManager[Running]]
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    start: Callable[[Place], AbstractContextManager[Running]]
+    has_viewers: bool = False
+    """What those take from the machine while it runs is not the router's."""
 
 
 def router_alone(place: Place) -> AbstractContextManager[Running]:
@@ -72,8 +76,13 @@ def console(place: Place, viewers: tuple[str, int] = ("idle_pages", IDLE_PAGES))
 
 @contextlib.contextmanager
 def watched(argv: list[str], log: IO[bytes]) -> Iterator[None]:
-    """Viewers look for the whole block, or the figures would be of something else."""
+    """Viewers look for the whole block, or the figures would be of something else.
+
+    They stand for other people's machines, so they get what nobody else wants of this one: a router must not be told
+    to be slow because the browsers beside it compute.
+    """
     viewers = Running(argv, log)
+    set_niceness(viewers.process.pid, AFTER_ALL)
     try:
         yield
         if viewers.process.poll() is not None:
@@ -93,12 +102,12 @@ def vllm_router_beside_browsers(place: Place) -> Iterator[Running]:
         yield process
 
 
-CONTESTANTS: dict[str, Contestant] = {
-    "vllm-router": vllm_router,
-    "switchyard router": router_alone,
-    "switchyard console": console,
-    "with ten browsers": console_with_browsers,
-    "vllm-router, browsers": vllm_router_beside_browsers,
-    "httpx proxy": httpx_proxy,
+CONTESTANTS = {
+    "vllm-router": Contestant(vllm_router),
+    "switchyard router": Contestant(router_alone),
+    "switchyard console": Contestant(console, has_viewers=True),
+    "with ten browsers": Contestant(console_with_browsers, has_viewers=True),
+    "vllm-router, browsers": Contestant(vllm_router_beside_browsers, has_viewers=True),
+    "httpx proxy": Contestant(httpx_proxy),
 }
 """The first is the yardstick."""

@@ -20,7 +20,8 @@ from tests.benchmark.load import LoadResult
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_LIMIT_S = 60.0
 OPEN_FILES = 20_000
-PRECEDENCE = -19
+BEFORE_ALL = -19
+AFTER_ALL = 19
 
 
 def allow_many_connections() -> None:
@@ -33,11 +34,15 @@ def allow_many_connections() -> None:
 def take_precedence(processes: Iterable[int]) -> None:
     """Over all else that runs on this machine, which then does not count. Needs root."""
     for pid in processes:
-        os.setpriority(os.PRIO_PROCESS, pid, PRECEDENCE)
-        # Each session is a group of its own to the scheduler, and the priority of the group is what counts.
-        group = Path(f"/proc/{pid}/autogroup")
-        if group.exists():
-            group.write_text(str(PRECEDENCE))
+        set_niceness(pid, BEFORE_ALL)
+
+
+def set_niceness(pid: int, niceness: int) -> None:
+    """Of a process and its session: that is a group of its own to the scheduler, whose niceness is what counts."""
+    os.setpriority(os.PRIO_PROCESS, pid, niceness)
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        group.write_text(str(niceness))
 
 
 class Running:
