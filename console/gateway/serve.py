@@ -10,7 +10,7 @@ from django.conf import settings
 
 from console.gateway.application import RouterApplication, is_routers
 from console.gateway.passing import Passing, adopt, passing
-from routing.tuning import tune_process
+from routing.tuning import take_short_turns, tune_process
 from routing.uvicorn_protocol import RouterProtocol
 
 STREAMS_MAY_END_S = 3
@@ -70,6 +70,7 @@ def make_server(application: RouterApplication, host: str, port: int) -> WebServ
 
 def serve(host: str, port: int) -> None:
     """Returns, or ends with the signal, within five seconds of SIGTERM or SIGINT."""
+    take_short_turns()  # The pages' process, which it starts, as well.
     run(make_server(RouterApplication(), host, port))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import os
 import re
 import signal
 import socket
@@ -19,8 +20,10 @@ import pytest
 import redis
 
 from console.gateway import pages_process
+from console.live.serve import BEHIND_THE_ROUTER
 from tests.gateway.test_commands import command, console
 from tests.own import held_port
+from tests.routing.test_tuning import SHORT_NS, told
 from tests.routing.test_upgrades import OFFER
 from tests.running import is_running
 from tests.waiting import LIMIT_S, until, wait_until
@@ -103,6 +106,15 @@ def test_one_connection_may_ask_for_pages_and_for_the_router_by_turns(web: Web) 
 def test_a_first_request_waits_for_pages_that_are_starting(own_web: Web) -> None:
     """`/healthz` answers before the pages' process has loaded."""
     assert own_web.page().status_code == 200
+
+
+def test_a_token_goes_before_a_page(web: Web) -> None:
+    """Neither waits for the end of a long time slice, and the pages' process is nicer."""
+    pages = web.pages()
+    assert pages is not None
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert told(web.process.pid) == (own, SHORT_NS)
+    assert told(pages.pid) == (own + BEHIND_THE_ROUTER, SHORT_NS)
 
 
 def test_a_request_line_may_come_byte_by_byte(web: Web) -> None:
