@@ -63,8 +63,8 @@ _LONG_NUMBER: Final = b"0" * 19
 """Of so many digits is the shortest whole number that has no 64 bits: as a fraction it is another one in a prompt."""
 _DIGITS_ALIKE: Final = bytes(ord("0") if chr(byte).isdecimal() else byte for byte in range(256))
 _IDS_BEGIN: Final = re.compile(rb"\[\s*\d")
-LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-
+ANSWER_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""The first that is given counts."""
 
 REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "/v1/chat/completions": ("messages",),
@@ -196,6 +196,8 @@ def why_not_split(path: str, body: Body) -> str | None:
         return "truncation"
     if any(name not in body for name in REQUIRED.get(path, ())):
         return "no prompt"
+    if _is_refused_for_its_lengths(body):
+        return "lengths out of range"
     if _has_several_prompts(path, body):
         return "several prompts"
     if path == "/v1/responses" and (body.get("previous_response_id") or body.get("background")):
@@ -209,6 +211,21 @@ def _is_cut_to_its_room(path: str, body: Body) -> bool:
         return body.get("truncation") not in (None, "disabled")
     tokens = body.get("truncate_prompt_tokens")
     return tokens is not None and not (isinstance(tokens, int) and tokens >= 0)
+
+
+def _is_refused_for_its_lengths(body: Body) -> bool:
+    """A prefill server, which is asked for one token, would not see it, and keep the prompt's cache for nobody."""
+    most: int | None = None
+    for name in ANSWER_LIMITS:
+        limit = body.get(name)
+        if limit is not None:
+            if not isinstance(limit, int) or limit < 1:
+                return True
+            most = limit if most is None else most
+    fewest = body.get("min_tokens")
+    if fewest is not None and not (isinstance(fewest, int) and fewest >= 0 and (most is None or fewest <= most)):
+        return True
+    return bool(body.get("stream_options")) and not body.get("stream")
 
 
 def _has_several_prompts(path: str, body: Body) -> bool:
@@ -251,7 +268,7 @@ def prefill_body(path: str, body: Body) -> Sendable:
 
 def _one_token(path: str, body: Body, handoff: Mapping[str, Any]) -> Sendable:
     copy = {name: value for name, value in body.items() if name not in ONLY_FOR_DECODE}
-    for name in LIMITS:
+    for name in ANSWER_LIMITS:
         if name in copy:
             copy[name] = 1
     copy["max_output_tokens" if path == "/v1/responses" else "max_tokens"] = 1

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from routing.ask import Ask
 from routing.backend import Backend
-from routing.bodies import dump, prompt_ids
+from routing.bodies import ANSWER_LIMITS, dump, prompt_ids
 from routing.errors import Answered, Headers, LegError
 from routing.large import read_object
 from routing.leg import Leg
@@ -20,7 +20,6 @@ from routing.table import Timeouts
 Fit = Literal["fits", "too long", "unknown"]
 FEWEST_BYTES_PER_TOKEN: Final = 2.0
 """Texts with fewer bytes per token are rare enough to be left to the decode server."""
-ANSWER_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 TOKENIZE_TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=2.0)
 REFUSAL_TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=10.0)
 OF_LENGTH: Final = b"maximum context length"

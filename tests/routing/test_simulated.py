@@ -174,9 +174,21 @@ async def test_clients_that_leave_in_every_phase_leave_no_cache_behind() -> None
 
 async def test_a_refusal_by_the_engine_is_passed_on() -> None:
     async with pair() as both:
-        answer = await both.place.chat(messages=MESSAGES, max_tokens=4, min_tokens=9)
+        answer = await both.place.chat(messages=MESSAGES, max_tokens=4, top_logprobs=3)
         assert answer.status == 400
         assert both.place.router.circuits()["D1"].failures == 0
+
+
+@pytest.mark.parametrize(
+    "lengths", [{"max_tokens": 0}, {"max_tokens": 4, "min_tokens": 9}, {"stream_options": {"include_usage": True}}]
+)
+async def test_what_decode_would_refuse_for_its_lengths_leaves_no_cache_on_prefill(lengths: Any) -> None:
+    async with pair() as both:
+        answer = await both.place.chat(messages=MESSAGES, **lengths)
+        assert answer.status == 400
+        (record,) = await both.place.records.wait(1)
+        assert (record.reason, record.prefill_sent_ms) == ("lengths out of range", None)
+        assert both.handoffs_kept() == 0
 
 
 @pytest.mark.parametrize(("limit", "requested"), [({}, "0 output"), ({"max_tokens": 30}, "30 output")])
