@@ -20,6 +20,8 @@ Sendable = Raw | list[Raw | memoryview]
 LARGE_BYTES: Final = 256 * 1024
 MOST_CONVERTED_BYTES: Final = 8 * 2**20
 """To write a longer body anew would hold streams up."""
+USUAL_MAX_LOGPROBS: Final = 20
+"""What a server allows unless told otherwise (`--max-logprobs`)."""
 MOST_COUNTED_ANSWERS: Final = 10_000
 
 
@@ -196,8 +198,8 @@ def why_not_split(path: str, body: Body) -> str | None:
         return "truncation"
     if any(name not in body for name in REQUIRED.get(path, ())):
         return "no prompt"
-    if _is_refused_for_its_lengths(body):
-        return "lengths out of range"
+    if _may_be_refused_after_prefill(body):
+        return "out of range"
     if _has_several_prompts(path, body):
         return "several prompts"
     if path == "/v1/responses" and (body.get("previous_response_id") or body.get("background")):
@@ -213,8 +215,8 @@ def _is_cut_to_its_room(path: str, body: Body) -> bool:
     return tokens is not None and not (isinstance(tokens, int) and tokens >= 0)
 
 
-def _is_refused_for_its_lengths(body: Body) -> bool:
-    """A prefill server, which is asked for one token, would not see it, and keep the prompt's cache for nobody."""
+def _may_be_refused_after_prefill(body: Body) -> bool:
+    """A prefill server is not asked for these, so it would not refuse, and would keep the prompt's cache for nobody."""
     most: int | None = None
     for name in ANSWER_LIMITS:
         limit = body.get(name)
@@ -225,6 +227,10 @@ def _is_refused_for_its_lengths(body: Body) -> bool:
     fewest = body.get("min_tokens")
     if fewest is not None and not (isinstance(fewest, int) and fewest >= 0 and (most is None or fewest <= most)):
         return True
+    for name in ("logprobs", "top_logprobs"):
+        asked = body.get(name)
+        if asked is not None and not (isinstance(asked, int) and 0 <= asked <= USUAL_MAX_LOGPROBS):
+            return True
     return bool(body.get("stream_options")) and not body.get("stream")
 
 

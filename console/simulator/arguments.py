@@ -118,6 +118,8 @@ class Arguments:
     block_size: int
     token_budget: int
     max_sequences: int
+    max_logprobs: int
+    """-1: as many as there are tokens."""
     tensor_parallel: int
     dtype: str
     transfer: KvTransfer
@@ -204,6 +206,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     add("--max-num-seqs", type=int, default=256)
     add("--block-size", type=int, default=16)
     add("--num-gpu-blocks-override", type=int)
+    add("--max-logprobs", type=int, default=20)
     add("--dtype", choices=["auto", "bfloat16", "float", "float16", "float32", "half"], default="auto")
     add("--tensor-parallel-size", "-tp", type=int, default=1)
     add("--runner", choices=["auto", "draft", "generate", "pooling"], default="auto")
@@ -217,7 +220,7 @@ def _add_ignored_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, action=argparse.BooleanOptionalAction, default=None)
     for name in ("--gpu-memory-utilization", "--swap-space", "--cpu-offload-gb"):
         parser.add_argument(name, type=float)
-    for name in ("--pipeline-parallel-size", "--data-parallel-size", "--seed", "--max-logprobs", "--api-server-count",
+    for name in ("--pipeline-parallel-size", "--data-parallel-size", "--seed", "--api-server-count",
                  "--kv-cache-memory-bytes"):  # fmt: skip
         parser.add_argument(name, type=_length)
     for name in ("--tokenizer", "--tokenizer-mode", "--revision", "--quantization", "--kv-cache-dtype", "--load-format",
@@ -253,6 +256,7 @@ def _arguments(parser: argparse.ArgumentParser, found: argparse.Namespace, model
         block_size=found.block_size,
         token_budget=found.max_num_batched_tokens,
         max_sequences=found.max_num_seqs,
+        max_logprobs=found.max_logprobs,
         tensor_parallel=found.tensor_parallel_size,
         dtype={"auto": "bfloat16", "half": "float16", "float": "float32"}.get(found.dtype, found.dtype),
         transfer=found.kv_transfer_config,

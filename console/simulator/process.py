@@ -141,6 +141,7 @@ class Server:
         facts = ServerFacts(
             names=arguments.names,
             max_model_len=self._started.max_model_len,
+            max_logprobs=arguments.max_logprobs,
             auto_tools=arguments.auto_tools,
             tool_parser=arguments.tool_parser,
             answer_tokens=self._settings.answer_tokens,

@@ -219,6 +219,8 @@ REFUSALS = [
     Case("a limit over the context", CHAT, chat(max_tokens=9000), REFUSED),
     Case("a limit of nothing", CHAT, chat(max_tokens=0), REFUSED),
     Case("a floor over the limit", CHAT, chat(min_tokens=50), REFUSED),
+    Case("more alternatives than allowed", CHAT, chat(logprobs=True, top_logprobs=21), REFUSED),
+    Case("more log probabilities than allowed", COMPLETIONS, completion(logprobs=21), REFUSED),
     Case("a negative temperature", CHAT, chat(temperature=-1), REFUSED),
     Case("usage of no stream", CHAT, chat(stream_options={"include_usage": True}), REFUSED),
     Case("two choices without sampling", CHAT, chat(n=2), REFUSED),

@@ -180,14 +180,20 @@ async def test_a_refusal_by_the_engine_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "lengths", [{"max_tokens": 0}, {"max_tokens": 4, "min_tokens": 9}, {"stream_options": {"include_usage": True}}]
+    "fields",
+    [
+        {"max_tokens": 0},
+        {"max_tokens": 4, "min_tokens": 9},
+        {"stream_options": {"include_usage": True}},
+        {"logprobs": True, "top_logprobs": 21},
+    ],
 )
-async def test_what_decode_would_refuse_for_its_lengths_leaves_no_cache_on_prefill(lengths: Any) -> None:
+async def test_what_only_decode_would_refuse_leaves_no_cache_on_prefill(fields: Any) -> None:
     async with pair() as both:
-        answer = await both.place.chat(messages=MESSAGES, **lengths)
+        answer = await both.place.chat(messages=MESSAGES, **fields)
         assert answer.status == 400
         (record,) = await both.place.records.wait(1)
-        assert (record.reason, record.prefill_sent_ms) == ("lengths out of range", None)
+        assert (record.reason, record.prefill_sent_ms) == ("out of range", None)
         assert both.handoffs_kept() == 0
 
 

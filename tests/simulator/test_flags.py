@@ -30,6 +30,12 @@ def test_forced_usage_is_in_every_chunk_whatever_was_asked(server: SimulatedServ
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 2, 2]
 
 
+@pytest.mark.parametrize(("most", "asked"), [("30", 30), ("-1", 500)])
+def test_more_log_probabilities_may_be_allowed(most: str, asked: int) -> None:
+    with SimulatedServer(args=["--max-logprobs", most]) as generous:
+        assert chat(generous, max_tokens=1, logprobs=True, top_logprobs=asked)["choices"][0]["logprobs"]["content"]
+
+
 def test_choosing_no_tool_takes_the_tools_out_of_the_prompt(server: SimulatedServer) -> None:
     def tokens(**body: Any) -> int:
         return int(chat(server, max_tokens=1, **body)["usage"]["prompt_tokens"])

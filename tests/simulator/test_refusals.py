@@ -45,6 +45,10 @@ def refusal(server: SimulatedServer, path: str, body: dict[str, Any]) -> tuple[i
          "min_tokens must be less than or equal to max_tokens=1, got 5."),
         ({"prompt": "x", "stream_options": {"include_usage": True}},
          "Stream options can only be defined when `stream=True`. (parameter=stream_options)"),
+        ({"prompt": "x", "logprobs": 21}, "Requested sample logprobs of 21, which is greater than max allowed: 20 "
+         "(parameter=logprobs, value=21)"),
+        ({"prompt": "x", "prompt_logprobs": 21}, "Requested prompt logprobs of 21, which is greater than max allowed: "
+         "20 (parameter=prompt_logprobs, value=21)"),
         ({"prompt": "x", "n": 2, "temperature": 0}, "n must be 1 when using greedy sampling, got 2."),
     ],
 )  # fmt: skip
