@@ -262,16 +262,16 @@ class StreamRelay:
 
     def _end(self, error: LegError | None) -> None:
         self.stop()
-        if self._last:
-            self._record.last_token_ms = self._clock.ms_at(self._last)
         if not self.ended.done():
             self.ended.set_result(error)
             if error is None:
                 self._on_complete()
 
     def stop(self) -> None:
-        """Lets go of the client, the pump and the clock; harmless when repeated."""
+        """Lets go of the client, the pump and the clock, and tells of the last token; harmless when repeated."""
         self._want_back()
+        if self._last:
+            self._record.last_token_ms = self._clock.ms_at(self._last)
         self._reply.on_pause = None
         if self._idle_timer is not None:
             self._idle_timer.cancel()

@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -268,7 +268,7 @@ async def resets(seen: Seen, wire: Wire) -> None:
 
 
 class Records:
-    """An observer that keeps what it is told."""
+    """An observer that keeps what it is told: what changes in a record afterwards comes too late."""
 
     def __init__(self) -> None:
         self.all: list[Record] = []
@@ -278,7 +278,7 @@ class Records:
         self.first_tokens.append(record)
 
     def finished(self, record: Record) -> None:
-        self.all.append(record)
+        self.all.append(replace(record, gaps_ms=record.gaps_ms[:]))
 
     async def wait(self, count: int = 1) -> list[Record]:
         await until(lambda: len(self.all) >= count)

@@ -81,6 +81,8 @@ async def test_leaving_mid_stream_stops_decode(face: Face) -> None:
         record = await place.record()
         assert (record.outcome, record.orphaned_handoff) == ("cancelled", False)
         assert record.completion_tokens == len(record.gaps_ms) + 1
+        assert record.first_token_ms is not None
+        assert record.last_token_ms == pytest.approx(record.first_token_ms + sum(record.gaps_ms))
         assert place.nothing_is_held()
 
 

@@ -101,7 +101,7 @@ async def test_the_observer_hears_of_the_first_token_and_of_the_end() -> None:
         await place.chat()
         await place.records.wait(2)
     assert len(place.records.first_tokens) == 1
-    assert place.records.first_tokens[0] is place.records.all[0]
+    assert place.records.first_tokens[0] == place.records.all[0]
     assert [record.first_token_ms is None for record in place.records.all] == [False, True]
 
 
