@@ -54,6 +54,7 @@ ONLY_FOR_DECODE: Final = (
     "stop_sequences",
     "logprobs",
     "top_logprobs",
+    "logprob_token_ids",
     "prompt_logprobs",
     "echo",
     "best_of",
@@ -303,10 +304,8 @@ class DecodeBody:
         self._raw = raw
         self._body = body
         self._touched = touched
-        options = body.get("stream_options")
-        asked = isinstance(options, dict) and bool(options.get("include_usage"))
-        can_ask = counts_by_usage and body.get("stream") is True and (options is None or isinstance(options, dict))
-        self._usage: Body = _asking_usage(dict(options or {})) if can_ask and not asked else {}
+        asks = counts_by_usage and body.get("stream") is True and _leaves_usage_to_us(body.get("stream_options"))
+        self._usage: Body = _asking_usage(dict(body.get("stream_options") or {})) if asks else {}
 
     def usage_is_ours(self, *, forced: bool) -> bool:
         """`forced`: the server sends usage to everybody, so it is the client's."""
@@ -329,6 +328,15 @@ class DecodeBody:
     def to_release(self, path: str, handoff: Mapping[str, Any]) -> Sendable:
         """Makes the decode server fetch the cache and stop: frees a hand-off whose client has left."""
         return _one_token(path, self._body, handoff)
+
+
+def _leaves_usage_to_us(options: object) -> bool:
+    """Not where it is asked for already, nor where a word that is no yes or no has to be seen by the engine, which
+    refuses it."""
+    if not isinstance(options, dict):
+        return options is None
+    wanted, in_each = options.get("include_usage"), options.get("continuous_usage_stats")
+    return wanted in (None, False) and in_each in (None, False, True)
 
 
 def _asking_usage(options: Body) -> Body:

@@ -69,7 +69,18 @@ def test_a_limit_that_the_client_did_not_name_is_not_added_for_decode() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["stream_options", "min_tokens", "stop", "stop_token_ids", "logprobs", "top_logprobs", "echo", "best_of"]
+    "name",
+    [
+        "stream_options",
+        "min_tokens",
+        "stop",
+        "stop_token_ids",
+        "logprobs",
+        "top_logprobs",
+        "logprob_token_ids",
+        "echo",
+        "best_of",
+    ],
 )
 def test_what_one_token_cannot_honour_is_left_out_for_prefill(name: str) -> None:
     assert name not in prefill(CHAT, **{name: 1})
@@ -184,6 +195,26 @@ def test_usage_is_asked_of_decode_only_for_streams() -> None:
 def test_usage_is_asked_without_turning_on_what_the_client_has_off() -> None:
     made = decode({"stream": True, "stream_options": {"continuous_usage_stats": True, "x": 1}})
     assert made["stream_options"] == {"continuous_usage_stats": False, "x": 1, "include_usage": True}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"include_usage": ""},
+        {"include_usage": []},
+        {"include_usage": "no"},
+        {"continuous_usage_stats": "sometimes"},
+        {"continuous_usage_stats": {}},
+        "text",
+        [],
+        False,
+    ],
+)
+def test_stream_options_that_the_engine_may_refuse_reach_it_as_they_came(options: object) -> None:
+    body = {"stream": True, "stream_options": options}
+    made = DecodeBody(json.dumps(body).encode(), body, touched=False, counts_by_usage=True)
+    assert not made.usage_is_ours(forced=False)
+    assert loaded(made.sendable(None, usage_forced=False))["stream_options"] == options
 
 
 def test_a_client_that_asks_for_usage_gets_its_own_options() -> None:
