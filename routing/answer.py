@@ -77,7 +77,7 @@ class Answer:
             return
         if isinstance(error, StreamError) and self.committed:
             # The engine's own error event went out already.
-            self._record.outcome = "failed"
+            self._record.outcome = outcome_of(error.status)
             self.reply.finish()
             return
         self.refuse(error.refusal())

@@ -13,7 +13,7 @@ from routing.ask import Ask
 from routing.bodies import DecodeBody, NotJson, answers_of, forces_a_tool, pieces, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
-from routing.errors import Answered, BadAnswer, Headers, LegError
+from routing.errors import Answered, BadAnswer, Headers, LegError, StreamError
 from routing.handoff import Handoff
 from routing.http1 import Head
 from routing.large import read_object
@@ -220,7 +220,7 @@ class Attempt:
             self._take_usage(scanner.usage)
         if error is None:
             return
-        if answer.committed:
+        if answer.committed and not is_clients(error):
             leg.blame(error)
             self._job.watch.count_failure(self._choice, error, on_prefill=False)
             answer.fail(error)
@@ -280,6 +280,11 @@ class Attempt:
         record.prompt_tokens = usage.prompt_tokens or record.prompt_tokens
         if self._choice.prefill is None:
             record.cached_tokens = usage.cached_tokens
+
+
+def is_clients(error: LegError) -> bool:
+    """Something that it sent was refused, though only in the stream: its hand-off was fetched by nobody."""
+    return isinstance(error, StreamError) and error.is_clients
 
 
 def _names_blocks(ids: object) -> bool:

@@ -85,12 +85,14 @@ class BadAnswer(LegError):
 
 
 class StreamError(LegError):
-    """The engine said in its stream, before any token, that it failed. `status` is what it named."""
+    """The engine said in its stream that it failed. `status` is what it named: 4xx is the client's to mend, for some of
+    what it sends is looked at only when its stream has begun."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
         self.is_clients = 400 <= status < 500
+        self.blames_server = not self.is_clients
 
 
 class TimedOut(LegError):

@@ -160,13 +160,19 @@ class StreamRelay:
         if scanner.is_complete:
             error = None
         elif scanner.error is not None:
-            error = stream_error(scanner.error)
+            error = self._as_it_came(stream_error(scanner.error))
         elif error is None:
             missing = "its end marker" if scanner.ended else "a finish reason"
             error = BadAnswer(f"the stream ended without {missing}: the engine gave no complete answer")
         self._end(error)
 
     # Inside
+
+    def _as_it_came(self, error: StreamError) -> StreamError:
+        """No other server would take what is the client's to mend, so it may hear of it as the engine said it."""
+        if error.is_clients and not self.begun:
+            self._begin()
+        return error
 
     def _count(self, counting: int) -> None:
         now = self._connection.last_byte_at

@@ -2,8 +2,9 @@
 
 import pytest
 
+from routing.circuit import FAILURES_TO_OPEN
 from routing.table import Policy
-from tests.routing.scripted import Face, Seen, Wire, answers, prefills, resets, site, streams
+from tests.routing.scripted import Face, Seen, Wire, answers, chat_chunk, event, prefills, resets, site, streams
 
 BAD = {"error": {"message": "temperature must be non-negative, got -1.0.", "type": "BadRequestError", "code": 400}}
 
@@ -100,3 +101,44 @@ async def test_what_is_not_http_is_a_502() -> None:
         answer = await place.chat()
     assert answer.status == 502
     assert "not HTTP" in answer.json["error"]["message"]
+
+
+REFUSED_IN_STREAM = {
+    "error": {
+        "message": "Requested sample logprobs of 99, which is greater than max allowed: 20",
+        "type": "BadRequestError",
+        "param": "logprobs",
+        "code": 400,
+    }
+}
+
+
+async def refuses_in_its_stream(seen: Seen, wire: Wire) -> None:
+    """As an engine does that looks at some fields only when the stream has begun."""
+    await wire.start_stream()
+    if seen.body.get("begins"):
+        await wire.event(chat_chunk({"role": "assistant", "content": ""}))
+    await wire.event(REFUSED_IN_STREAM)
+    await wire.end_stream()
+
+
+@pytest.mark.parametrize("face", ["direct", "asgi"])
+@pytest.mark.parametrize("begins", [True, False])
+async def test_what_an_engine_refuses_in_its_stream_passes_as_it_came(begins: bool, face: Face) -> None:
+    async with site({"P1": prefills, "D1": refuses_in_its_stream, "D2": refuses_in_its_stream}, face=face) as place:
+        answer = await place.chat(stream=True, begins=begins)
+        record = await place.record()
+        assert len(place["D1"].seen) + len(place["D2"].seen) == 1
+    first = event(chat_chunk({"role": "assistant", "content": ""})) if begins else b""
+    assert answer.status == 200
+    assert answer.body == first + event(REFUSED_IN_STREAM) + b"data: [DONE]\n\n"
+    assert (record.outcome, record.attempts, record.orphaned_handoff) == ("refused", 1, True)
+    assert "greater than max allowed" in record.error
+
+
+async def test_what_is_refused_in_streams_leaves_every_circuit_closed() -> None:
+    async with site({"P1": prefills, "D1": refuses_in_its_stream}) as place:
+        for _ in range(FAILURES_TO_OPEN * 2):
+            await place.chat(stream=True)
+        assert {view.state for view in place.router.circuits().values()} == {"closed"}
+        assert (await place.chat(stream=True)).headers["x-switchyard-route"] == "split"
