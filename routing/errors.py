@@ -73,11 +73,15 @@ class ConnectFailed(LegError):
 
 
 class ConnectionLost(LegError):
-    """The server closed or reset the connection before its answer was complete."""
+    """The server closed or reset the connection before its answer was complete.
+
+    Engines do so to a stream whose request they find at fault once its head is out: after that the loss may be the
+    client's doing. A server that died in the middle says so to the next request by taking no connection."""
 
     def __init__(self, message: str, *, before_answer: bool) -> None:
         super().__init__(message)
         self.before_answer = before_answer
+        self.blames_server = before_answer
 
 
 class BadAnswer(LegError):
@@ -118,15 +122,16 @@ class KeyRefused(LegError):
 
 
 class Answered(LegError):
-    """The server answered with an error status. 4xx is the client's to mend and is passed on as it came."""
+    """The server answered with an error status. 4xx is the client's to mend and is passed on as it came, and so is 501:
+    what an engine says to a picture in a form that it does not know."""
 
     def __init__(self, status: int, headers: Headers, body: bytes) -> None:
         super().__init__(f"answered {status}")
         self.status = status
         self.headers = headers
         self.body = body
-        self.is_clients = 400 <= status < 500 and status not in (408, 429)
-        self.blames_server = status >= 500 and status != 503
+        self.is_clients = status == 501 or (400 <= status < 500 and status not in (408, 429))
+        self.blames_server = status >= 500 and status not in (501, 503)
 
     def refusal(self) -> Refusal:
         """Its words inside a stream that has begun, where the answer itself can no longer be passed on."""

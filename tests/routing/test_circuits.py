@@ -102,6 +102,34 @@ async def test_bad_requests_leave_every_circuit_closed() -> None:
         assert (await place.chat(stream=True)).headers["x-switchyard-route"] == "split"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_an_engine_cannot_do_leaves_every_circuit_closed(stream: bool) -> None:
+    """Its answer to a picture whose `data:` address is not base64."""
+    async with site({"P1": answers(501, BAD), "D1": answers(501, BAD)}) as place:
+        for _ in range(FAILURES_TO_OPEN * 2):
+            answer = await place.chat(stream=stream)
+            assert (answer.status, answer.json) == (501, BAD)
+        assert {view.state for view in place.router.circuits().values()} == {"closed"}
+        assert place["D1"].seen == []
+
+
+async def test_streams_that_break_before_a_token_leave_the_circuit_closed() -> None:
+    """An engine breaks a stream so when it finds its request at fault after the answer's head went out."""
+
+    async def breaks(seen: Seen, wire: Wire) -> None:
+        if not seen.body.get("bad"):
+            await streams()(seen, wire)
+            return
+        await wire.start_stream()
+        wire.writer.close()
+
+    async with site({"P1": prefills, "D1": breaks}) as place:
+        for _ in range(FAILURES_TO_OPEN * 2):
+            assert (await place.chat(bad=True, stream=True)).status == 502
+        assert place.router.circuits()["D1"].state == "closed"
+        assert (await place.chat(stream=True)).headers["x-switchyard-route"] == "split"
+
+
 PICTURES = {
     "a picture at an address": {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/x.png"}},
     "a response's picture": {"type": "input_image", "image_url": "https://127.0.0.1:1/x.png"},
