@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import orjson
 
@@ -52,16 +52,14 @@ ONLY_FOR_DECODE: Final = (
     "stop",
     "stop_token_ids",
     "stop_sequences",
-    "logprobs",
-    "top_logprobs",
-    "logprob_token_ids",
     "prompt_logprobs",
     "echo",
     "best_of",
     "background",
     "store",
 )
-"""Refused next to one unstreamed token, or work whose result the prefill server would throw away."""
+"""Refused next to one unstreamed token, or work whose result the prefill server would throw away. The log probabilities
+of that token cost nothing, and a prefill server that is asked for them refuses what is wrong with them."""
 _LONG_NUMBER: Final = b"0" * 19
 """Of so many digits is the shortest whole number that has no 64 bits: as a fraction it is another one in a prompt."""
 _DIGITS_ALIKE: Final = bytes(ord("0") if chr(byte).isdecimal() else byte for byte in range(256))
@@ -182,7 +180,7 @@ def answers_of(path: str, body: Body) -> int:
     n, prompts = _number(body.get("n"), 1), 1
     if _has_several_prompts(path, body):
         prompt = body.get("prompt")
-        prompts = len(prompt) if isinstance(prompt, list) and body.get("prompt_embeds") is None else 0
+        prompts = len(prompt) if _are_prompts(prompt) and body.get("prompt_embeds") is None else 0
     answers = n * prompts if isinstance(n, int) else 0
     return answers if 0 < answers <= MOST_COUNTED_ANSWERS else 0
 
@@ -199,8 +197,10 @@ def why_not_split(path: str, body: Body) -> str | None:
         return "truncation"
     if any(name not in body for name in REQUIRED.get(path, ())):
         return "no prompt"
-    if _may_be_refused_after_prefill(body):
+    if _are_lengths_refused(path, body) or _asks_for_many_logprobs(body):
         return "out of range"
+    if _is_refused_for_its_types(body):
+        return "fields of a wrong type"
     if _has_several_prompts(path, body):
         return "several prompts"
     if path == "/v1/responses" and (body.get("previous_response_id") or body.get("background")):
@@ -216,8 +216,8 @@ def _is_cut_to_its_room(path: str, body: Body) -> bool:
     return tokens is not None and not (isinstance(tokens, int) and tokens >= 0)
 
 
-def _may_be_refused_after_prefill(body: Body) -> bool:
-    """A prefill server is not asked for these, so it would not refuse, and would keep the prompt's cache for nobody."""
+def _are_lengths_refused(path: str, body: Body) -> bool:
+    """A prefill server, which is asked for one token, would not see it, and keep the prompt's cache for nobody."""
     most: int | None = None
     for name in ANSWER_LIMITS:
         limit = body.get(name)
@@ -228,11 +228,45 @@ def _may_be_refused_after_prefill(body: Body) -> bool:
     fewest = body.get("min_tokens")
     if fewest is not None and not (isinstance(fewest, int) and fewest >= 0 and (most is None or fewest <= most)):
         return True
+    if path == "/v1/messages" and _thinks_for_longer(body.get("thinking"), most):
+        return True
+    return bool(body.get("stream_options")) and not body.get("stream")
+
+
+def _asks_for_many_logprobs(body: Body) -> bool:
+    """A stream is refused for it inside the stream, which only the server that answers can do."""
     for name in ("logprobs", "top_logprobs"):
         asked = body.get(name)
         if asked is not None and not (isinstance(asked, int) and 0 <= asked <= USUAL_MAX_LOGPROBS):
             return True
-    return bool(body.get("stream_options")) and not body.get("stream")
+    return False
+
+
+def _thinks_for_longer(thinking: object, most: int | None) -> bool:
+    tokens = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    return tokens is not None and not (isinstance(tokens, int) and most is not None and tokens < most)
+
+
+def _is_refused_for_its_types(body: Body) -> bool:
+    """Likewise: a decode server that cannot read a field does not get to know of the hand-off, and frees nothing."""
+    words = all(_is_words(body.get(name)) for name in ("stop", "stop_sequences"))
+    return not (words and _are_ids(body.get("stop_token_ids")) and _are_switches(body.get("stream_options")))
+
+
+def _is_words(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(word, str) for word in value)
+    return value is None or isinstance(value, str)
+
+
+def _are_ids(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(isinstance(number, int) for number in value))
+
+
+def _are_switches(options: object) -> bool:
+    if not isinstance(options, dict):
+        return options is None
+    return all(options.get(name) in (None, False, True) for name in ("include_usage", "continuous_usage_stats"))
 
 
 def _has_several_prompts(path: str, body: Body) -> bool:
@@ -240,6 +274,13 @@ def _has_several_prompts(path: str, body: Body) -> bool:
     if path != "/v1/completions":
         return False
     return body.get("prompt_embeds") is not None or not _is_one_prompt(body.get("prompt"))
+
+
+def _are_prompts(prompt: object) -> TypeGuard[list[Any]]:
+    """Numbers that are no whole ones, and text among them, the engine may take for the ids of a single one."""
+    if not isinstance(prompt, list):
+        return False
+    return all(isinstance(one, str) for one in prompt) or all(isinstance(one, list) for one in prompt)
 
 
 def _echoes_logprobs(path: str, body: Body) -> bool:
@@ -333,10 +374,7 @@ class DecodeBody:
 def _leaves_usage_to_us(options: object) -> bool:
     """Not where it is asked for already, nor where a word that is no yes or no has to be seen by the engine, which
     refuses it."""
-    if not isinstance(options, dict):
-        return options is None
-    wanted, in_each = options.get("include_usage"), options.get("continuous_usage_stats")
-    return wanted in (None, False) and in_each in (None, False, True)
+    return _are_switches(options) and not (isinstance(options, dict) and options.get("include_usage"))
 
 
 def _asking_usage(options: Body) -> Body:

@@ -22,7 +22,7 @@ FEWEST_BYTES_PER_TOKEN: Final = 2.0
 """Texts with fewer bytes per token are rare enough to be left to the decode server."""
 TOKENIZE_TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=2.0)
 REFUSAL_TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=10.0)
-OF_LENGTH: Final = b"maximum context length"
+OF_LENGTH: Final = (b"maximum context length", b"max_model_len - max_tokens", b"max_model_len - max_completion_tokens")
 """What a refusal says that counts the tokens which were asked for."""
 COUNTED_FIELDS: Final = (
     "model",
@@ -81,7 +81,7 @@ def have_one_limit(prefill: Backend, decode: Backend) -> bool:
 
 def tells_of_our_token(refusal: Answered) -> bool:
     """The leg that asks for one token is refused where the request would be, but in words about that one token."""
-    return refusal.is_clients and OF_LENGTH in refusal.body
+    return refusal.is_clients and any(words in refusal.body for words in OF_LENGTH)
 
 
 async def in_own_words(prefill: Backend, ask: Ask, request_id: str) -> Answered | None:

@@ -70,17 +70,7 @@ def test_a_limit_that_the_client_did_not_name_is_not_added_for_decode() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "stream_options",
-        "min_tokens",
-        "stop",
-        "stop_token_ids",
-        "logprobs",
-        "top_logprobs",
-        "logprob_token_ids",
-        "echo",
-        "best_of",
-    ],
+    ["stream_options", "min_tokens", "stop", "stop_token_ids", "stop_sequences", "prompt_logprobs", "echo", "best_of"],
 )
 def test_what_one_token_cannot_honour_is_left_out_for_prefill(name: str) -> None:
     assert name not in prefill(CHAT, **{name: 1})
@@ -92,6 +82,11 @@ def test_what_one_token_cannot_honour_is_left_out_for_prefill(name: str) -> None
 )
 def test_what_shapes_the_prompt_stays_for_prefill(name: str) -> None:
     assert prefill(CHAT, **{name: ["x"]})[name] == ["x"]
+
+
+@pytest.mark.parametrize("name", ["logprobs", "top_logprobs", "logprob_token_ids"])
+def test_what_is_asked_of_each_token_stays_for_prefill_which_refuses_what_is_wrong_with_it(name: str) -> None:
+    assert prefill(CHAT, **{name: 99})[name] == 99
 
 
 def test_one_choice_is_asked_of_prefill() -> None:
@@ -150,6 +145,15 @@ def test_the_responses_api_has_its_own_limit() -> None:
         (COMPLETIONS, {"prompt": "x", "logprobs": -1}),
         ("/v1/responses", {"input": "x", "max_output_tokens": 0}),
         ("/v1/messages", {"messages": [], "max_tokens": 0}),
+        ("/v1/messages", {"messages": [], "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": 9}}),
+        ("/v1/messages", {"messages": [], "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": "1"}}),
+        (CHAT, {"messages": [], "stop": 5}),
+        (CHAT, {"messages": [], "stop": ["a", None]}),
+        (CHAT, {"messages": [], "stop_token_ids": [5, "a"]}),
+        (COMPLETIONS, {"prompt": "x", "stop_token_ids": 5}),
+        ("/v1/messages", {"messages": [], "max_tokens": 9, "stop_sequences": [5]}),
+        (CHAT, {"messages": [], "stream": True, "stream_options": "text"}),
+        (CHAT, {"messages": [], "stream": True, "stream_options": {"include_usage": "maybe"}}),
         ("/v1/responses", {"previous_response_id": "resp_1"}),
         ("/v1/responses", {"background": True}),
     ],
@@ -168,6 +172,10 @@ def test_requests_that_no_split_serves_right(path: str, body: dict[str, Any]) ->
         (CHAT, {"messages": [], "min_tokens": 6, "max_tokens": None, "stream_options": {}}),
         (CHAT, {"messages": [], "logprobs": True, "top_logprobs": 20}),
         (CHAT, {"messages": [], "truncate_prompt_tokens": 40}),
+        (CHAT, {"messages": [], "stop": "a", "stop_token_ids": [5], "stream": True, "stream_options": {"x": 1}}),
+        (CHAT, {"messages": [], "stop": ["a"], "stop_token_ids": None, "stream_options": None}),
+        ("/v1/messages", {"messages": [], "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": 8}}),
+        ("/v1/messages", {"messages": [], "max_tokens": 9, "thinking": {"type": "adaptive"}, "stop_sequences": ["a"]}),
         ("/v1/responses", {"input": "x", "truncation": "disabled"}),
         (COMPLETIONS, {"prompt": "x", "echo": True}),
         (COMPLETIONS, {"prompt": ["one"]}),
@@ -292,6 +300,8 @@ def test_what_is_no_unicode_stays_as_it_is() -> None:
         (CHAT, {"prompt": ["a", "b"]}, 1),
         (COMPLETIONS, {"prompt": "a"}, 1),
         (COMPLETIONS, {"prompt": [1, 2, 3]}, 1),
+        (COMPLETIONS, {"prompt": [1.0, 2]}, 0),
+        (COMPLETIONS, {"prompt": ["1", 2]}, 0),
         (COMPLETIONS, {"prompt": ["a", "b"], "n": 2}, 4),
         (COMPLETIONS, {"prompt": [[1], [2], [3]]}, 3),
         (COMPLETIONS, {"prompt": "a", "prompt_embeds": "eA=="}, 0),
