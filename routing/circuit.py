@@ -1,8 +1,9 @@
 """A circuit per server: after some failures in a row it is left alone for a while, then tried with one request.
 
-Only failures that are the server's own count: a refused or broken connection, a 5xx, our time limits. A client's bad
-request, backpressure (429, 503), a client that leaves, and a 500 for pictures that the server was to fetch from where a
-client said, say nothing about the server.
+Only failures that are the server's own count: a connection that is refused, or broken before an answer, a 5xx, our time
+limits. A client's bad request, also one that is refused in a stream or by breaking it, backpressure (429, 503), what an
+engine cannot do (501), a client that leaves, and a 500 for pictures that the server was to fetch from where a client
+said, say nothing about the server.
 """
 
 from dataclasses import dataclass
