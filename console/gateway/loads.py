@@ -78,6 +78,11 @@ def read() -> dict[int, RouterLoad]:
         return {}
 
 
+def avoided_in(told: Mapping[int, RouterLoad]) -> dict[int, str]:
+    """Why routers send a server nothing for a while, by its id."""
+    return {server: load.avoided for server, load in told.items() if load.avoided}
+
+
 def routers() -> list[RouterInfo]:
     """The living router processes. Empty when Valkey does not answer."""
     try:

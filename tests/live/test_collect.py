@@ -8,8 +8,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from console.database import DatabaseThread
-from console.fleet.models import Pair
-from console.fleet.states import ServerRole, ServerState
+from console.fleet.models import Deployment, Pair, Server
+from console.fleet.states import PairState, ServerRole, ServerState
+from console.gateway.loads import RouterLoad
 from console.live import bus
 from console.live.collect import Collector, snapshot
 from console.live.snapshot import mode, mode_of, yard
@@ -143,6 +144,44 @@ def test_a_draining_server_is_routed_still_so_that_a_deployment_which_refuses_do
     deployment = make_deployment()
     servers = [make_server(D, ServerState.DRAINING, deployment), make_server(PLAIN, ServerState.READY, deployment)]
     assert mode(servers, "refuse", has_pair=False) == "refusing"
+
+
+def make_silent(role: ServerRole, deployment: Deployment, before: ServerState = ServerState.READY) -> Server:
+    """Its host stopped reporting."""
+    return make_server(role, ServerState.UNREACHABLE, deployment, state_before_unreachable=before)
+
+
+@pytest.mark.django_db
+def test_servers_whose_host_is_silent_are_split_through_until_routers_avoid_one() -> None:
+    deployment = make_deployment()
+    prefill, decode = (make_silent(role, deployment) for role in (P, D))
+    Pair.objects.create(
+        prefill=prefill, decode=decode, prefill_generation=1, decode_generation=1, state=PairState.VERIFIED
+    )
+    assert mode_of(deployment) == "split"
+    assert [told(deployment, avoided) for avoided in ([prefill], [decode])] == ["fallback", "down"]
+
+
+def told(deployment: Deployment, avoided: list[Server]) -> str:
+    seen = yard(deployment.pk, {server.pk: RouterLoad(avoided="connection refused") for server in avoided})
+    assert seen is not None
+    return seen["mode"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("before", "expected"), [(ServerState.READY, "plain"), (ServerState.DRAINING, "down")])
+def test_a_silent_host_leaves_the_mode_what_it_was(before: ServerState, expected: str) -> None:
+    deployment = make_deployment()
+    server = make_silent(PLAIN, deployment, before)
+    assert mode([server], "fallback", has_pair=False) == expected
+    assert mode([server], "fallback", has_pair=False, avoided={server.pk}) == "down"
+
+
+@pytest.mark.django_db
+def test_an_adopted_server_that_does_not_answer_is_down() -> None:
+    adopted = make_silent(PLAIN, make_deployment())
+    adopted.host, adopted.adopted_url = None, "http://10.0.0.5:8000"
+    assert mode([adopted], "fallback", has_pair=False) == "down"
 
 
 @pytest.mark.django_db

@@ -1,6 +1,6 @@
 """Pairs of a prefill and a decode server, and reading those of many servers at once."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from django.db import models
@@ -22,6 +22,13 @@ class PairQuerySet(models.QuerySet["Pair"]):
         """Those through which requests are split now: verified, and both servers are ready."""
         ready = {"prefill__state": ServerState.READY, "decode__state": ServerState.READY}
         return self.current().filter(state=PairState.VERIFIED, **ready)
+
+    def splitting(self, avoided: Collection[int]) -> "PairQuerySet":
+        """Those in use, and those that routers go on using while a host is silent; of these none with a server that
+        is `avoided`: nobody hears of it, and it does not answer."""
+        return self.current().filter(
+            _answers("prefill", avoided), _answers("decode", avoided), state=PairState.VERIFIED
+        )
 
     def doubtful(self) -> "PairQuerySet":
         """Those that get no traffic."""
@@ -84,6 +91,14 @@ class Pair(models.Model):
         """Requests are split through it now; `PairQuerySet.in_use` for one pair."""
         is_ready = self.prefill.state == self.decode.state == ServerState.READY
         return is_ready and self.is_current and self.state == PairState.VERIFIED
+
+
+def _answers(side: str, avoided: Collection[int]) -> models.Q:
+    """Ready; or silent but used, of a host, and not avoided."""
+    silent = {"state": ServerState.UNREACHABLE, "state_before_unreachable": ServerState.READY, "host__isnull": False}
+    is_silent = models.Q(**{f"{side}__{field}": value for field, value in silent.items()})
+    is_ready = models.Q(**{f"{side}__state": ServerState.READY})
+    return is_ready | (is_silent & ~models.Q(**{f"{side}__in": list(avoided)}))
 
 
 def attach_pairs(servers: "Iterable[Server]", pairs: PairQuerySet) -> None:

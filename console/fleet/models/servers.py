@@ -170,6 +170,11 @@ class Server(models.Model):
         return state in (ServerState.READY, ServerState.DRAINING) and bool(self.url)
 
     @property
+    def is_silent_but_used(self) -> bool:
+        """It was ready when its host fell silent; routers go on using it for as long as it answers."""
+        return self.state == ServerState.UNREACHABLE and self.state_before_unreachable == ServerState.READY
+
+    @property
     def runs_older_settings(self) -> bool:
         """Of an older revision than its deployment's; never of an adopted server, whose settings are not ours."""
         return self.revision is not None and self.revision < self.deployment.revision

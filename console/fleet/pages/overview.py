@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,6 +11,7 @@ from django.db.models import Count, Prefetch, QuerySet
 from console.fleet.cards import degradations
 from console.fleet.models import Deployment, Host, Pair, Server, attach_pairs
 from console.fleet.states import ServerRole
+from console.gateway import loads
 from console.live.snapshot import mode
 from console.traffic.models import RequestRecord
 
@@ -94,15 +95,20 @@ def summaries(start: datetime, end: datetime) -> list[Summary]:
     finished = _finished(start, end)
     deployments = list(Deployment.objects.prefetch_related(Prefetch("servers", Server.objects.with_names())))
     attach_pairs((server for deployment in deployments for server in deployment.servers.all()), Pair.objects.doubtful())
-    split = set(Pair.objects.in_use().values_list("prefill__deployment", flat=True))
+    avoided = loads.avoided_in(loads.read())
+    split = set(Pair.objects.splitting(avoided).values_list("prefill__deployment", flat=True))
     return [
-        _summary(deployment, finished.get(deployment.pk, []), minutes, has_pair=deployment.pk in split)
+        _summary(deployment, finished.get(deployment.pk, []), minutes, deployment.pk in split, avoided)
         for deployment in deployments
     ]
 
 
 def _summary(
-    deployment: Deployment, finished: list[tuple[float | None, float | None]], minutes: float, has_pair: bool
+    deployment: Deployment,
+    finished: list[tuple[float | None, float | None]],
+    minutes: float,
+    has_pair: bool,
+    avoided: Collection[int],
 ) -> Summary:
     servers = list(deployment.servers.all())
     first_tokens = sorted(ms for ms, _ in finished if ms is not None)
@@ -111,7 +117,7 @@ def _summary(
     failed = [f"{server.name}: {server.failure.get('message', 'failed')}" for server in servers if server.failure]
     return Summary(
         deployment=deployment,
-        mode=shown_mode(mode(servers, deployment.when_no_pair, has_pair), servers),
+        mode=shown_mode(mode(servers, deployment.when_no_pair, has_pair, avoided), servers),
         roles=by_role(servers),
         degradations=[*failed, *notes],
         requests_per_min=len(finished) / minutes if finished else None,

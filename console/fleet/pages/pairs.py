@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from console.fleet.models import Deployment, Pair, Server
 from console.fleet.states import HOLDS_GPU, PairState, ServerRole, ServerState
 from console.gateway import loads
-from console.gateway.loads import RouterLoad
+from console.gateway.loads import avoided_in
 
 SAMPLE_PROMPT_TOKENS = 4096
 MAY_PAIR = (ServerState.VERIFYING, ServerState.READY)
@@ -113,18 +113,8 @@ def standing_of(prefill: Server, decode: Server, pair: Pair | None, avoided: Map
     return Standing(pair.get_state_display(), "good", pair.reason)
 
 
-def avoided_in(told: Mapping[int, RouterLoad]) -> dict[int, str]:
-    """Why routers send a server nothing for a while, by its id."""
-    return {server: load.avoided for server, load in told.items() if load.avoided}
-
-
-def is_silent_but_used(server: Server) -> bool:
-    """Its host does not report; routers go on using it for as long as it answers."""
-    return server.state == ServerState.UNREACHABLE and server.state_before_unreachable == ServerState.READY
-
-
 def _without(idle: Server, pair: Pair | None) -> Standing:
     is_verified = pair is not None and pair.is_current and pair.state == PairState.VERIFIED
-    if is_verified and is_silent_but_used(idle):
+    if is_verified and idle.is_silent_but_used:
         return Standing(f"Verified, {idle.name} unreachable", "warn", "Requests still go through it while it answers.")
     return Standing(f"No traffic: {idle.name} is {idle.get_state_display().lower()}", "rest")

@@ -11,8 +11,6 @@ from console.fleet.pages.pairs import (
     MAY_PAIR,
     SAMPLE_PROMPT_TOKENS,
     Standing,
-    avoided_in,
-    is_silent_but_used,
     standing_of,
 )
 from console.fleet.states import ServerRole
@@ -49,8 +47,8 @@ def details(server: Server) -> dict[str, Any]:
         "card": server_card(server, told.get(server.pk)),
         "phases": phases(server),
         "shell": command.shell_text(server.launch_spec) if server.launch_spec else "",
-        "pairs": pairs(server, avoided_in(told)),
-        "may_pair": server.state in MAY_PAIR or is_silent_but_used(server),
+        "pairs": pairs(server, loads.avoided_in(told)),
+        "may_pair": server.state in MAY_PAIR or server.is_silent_but_used,
         "moves": list(server.moves.select_related("server", "deployment")[:MOVES_SHOWN]),
         "gpus": list(server.host.gpus.filter(index__in=server.gpu_indexes)) if server.host else [],
         "observed": server.observed,
