@@ -110,7 +110,7 @@ def deployment_for(table: Table, model: object, hashed_key: str | None) -> Deplo
     if not table.deployments:
         raise NotInTable(
             503,
-            "No model is served yet. Start a deployment's servers, or wait until they are ready.",
+            "No model is served yet. Start servers, or wait until those that start are ready.",
             kind="ServiceUnavailableError",
             retry_after_s=5,
         )

@@ -22,8 +22,9 @@ from routing import how_it_runs
 from routing.app import Message, Receive, Router, Scope, Send
 from routing.backend import Backend
 from routing.colleagues import Colleagues
+from routing.errors import KeyRefused, LegError
 from routing.listening import CannotListen, Port
-from routing.models import fetch_cards
+from routing.models import ask_cards
 from routing.summed import pack, render
 from routing.table import Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 from routing.tuning import tune_process
@@ -213,6 +214,7 @@ class Alone:
         self._servers = servers_of(args)
         self._model: str | None = args.model
         self._learning: asyncio.Task[None] | None = None
+        self._said: set[str] = set()
         self.router = Router(max_body_bytes=args.max_body_mib * MIB, seat=None if place is None else place.seat)
         self._colleagues = None if place is None else Colleagues(place.number, place.inboxes, self._figures)
         self._publish()
@@ -269,7 +271,11 @@ class Alone:
 
     async def _learn_from(self, server: Server) -> bool:
         backend = Backend(server, 1)
-        cards = await fetch_cards(backend)
+        try:
+            cards = await ask_cards(backend)
+        except LegError as error:
+            self._say_once(f"{server.name} at {server.url} does not tell what it serves: {error}{hint(error)}")
+            cards = []
         backend.pool.retire()
         if not cards:
             return False
@@ -279,6 +285,16 @@ class Alone:
         self._model = self._model or str(card["id"])
         self._publish()
         return True
+
+    def _say_once(self, text: str) -> None:
+        """It is asked again and again."""
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
+
+
+def hint(error: LegError) -> str:
+    return " That key is given with --server-api-key." if isinstance(error, KeyRefused) else ""
 
 
 async def _answer(send: Send, kind: bytes, body: bytes) -> None:

@@ -8,7 +8,7 @@ import orjson
 
 from routing.ask import hashed_key_of, may_use
 from routing.backend import Backend
-from routing.errors import LegError, NotInTable
+from routing.errors import BadAnswer, LegError, NotInTable
 from routing.leg import Leg
 from routing.reply import Request
 from routing.table import Deployment, Table, Timeouts
@@ -48,9 +48,17 @@ async def _cards_of(deployment: Deployment, backends: Mapping[str, Backend]) -> 
 async def fetch_cards(backend: Backend) -> list[Card]:
     """Empty when the server does not answer: one that is down must not take the others' cards away."""
     try:
-        with Leg(backend, CARD_TIMEOUTS, is_aside=True) as leg:
-            await leg.open("GET", "/v1/models", [], None)
-            payload = orjson.loads(await leg.read())
-        return [card for card in payload["data"] if isinstance(card, dict)]
-    except (LegError, ValueError, KeyError, TypeError):
+        return await ask_cards(backend)
+    except LegError:
         return []
+
+
+async def ask_cards(backend: Backend) -> list[Card]:
+    """Raises `LegError`."""
+    with Leg(backend, CARD_TIMEOUTS, is_aside=True) as leg:
+        await leg.open("GET", "/v1/models", [], None)
+        raw = await leg.read()
+    try:
+        return [card for card in orjson.loads(raw)["data"] if isinstance(card, dict)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadAnswer(f"{backend.name} did not answer /v1/models with a list of models") from error

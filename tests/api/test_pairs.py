@@ -40,6 +40,11 @@ def test_a_pair_is_in_use_while_both_of_it_are_ready(pair: Pair) -> None:
     assert (found["state"], found["in_use"]) == ("verified", False)
 
 
+def test_a_pair_stays_in_use_while_a_host_is_silent_for_routers_go_on(pair: Pair) -> None:
+    Server.objects.filter(name="d1").update(state=ServerState.UNREACHABLE, state_before_unreachable=ServerState.READY)
+    assert Api(Role.VIEWER).get("/pairs").body["items"][0]["in_use"] is True
+
+
 def test_after_a_restart_a_pair_is_unverified(pair: Pair) -> None:
     Server.objects.filter(name="d1").update(generation=2)
     api = Api(Role.VIEWER)

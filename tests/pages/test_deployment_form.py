@@ -113,6 +113,17 @@ def test_a_change_touches_only_what_was_changed(fleet: Fleet, operator: Client) 
     assert entry.reason == "stalls in the evening"
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({"plain_share_percent": "50"}, "It holds at once."), ({"engine_args": "--seed 1"}, "keep their")],
+)
+def test_only_what_servers_are_started_with_waits_for_a_start(
+    fleet: Fleet, admin: Client, change: dict[str, str], told: str
+) -> None:
+    page = admin.post(EDIT, typed_again(**change), follow=True)
+    assert f"Saved. {told}" in page.text or f"Saved. Servers that run {told}" in page.text
+
+
 def test_a_box_that_is_cleared_is_a_change(fleet: Fleet, operator: Client) -> None:
     fields = typed_again()
     del fields["require_key"]

@@ -15,7 +15,7 @@ from routing.command import parse, policy_of
 from routing.table import Policy, Timeouts
 from tests.own import held_port
 from tests.routing.crew import figures
-from tests.routing.scripted import Answer, Client, Engine, ask, chat_body, lists, prefills, streams
+from tests.routing.scripted import Answer, Client, Engine, Seen, Wire, ask, chat_body, lists, prefills, streams, until
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +86,31 @@ async def test_its_keys_are_asked_for() -> None:
         refused = await ask(at, "POST", "/v1/chat/completions", chat_body())
         served = await ask(at, "POST", "/v1/chat/completions", chat_body(), {"authorization": "Bearer secret"})
     assert (refused.status, served.status) == (401, 200)
+    await engine.stop()
+
+
+async def test_it_says_why_it_serves_no_model_when_the_servers_ask_for_a_key() -> None:
+    async def refuses(seen: Seen, wire: Wire) -> None:
+        await wire.json({"error": "Unauthorized"}, 401)
+
+    engine = Engine(refuses)
+    await engine.start()
+    words = ["--port", "0", "--workers", "1", "--plain", engine.url]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "routing", *words, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        async with asyncio.timeout(LIMIT_S):
+            told = [(await process.stderr.readline()).decode().strip() for _ in range(3)]
+        assert "refused the router's own key (401)" in told[2]
+        assert told[2].endswith("--server-api-key.")
+        await until(lambda: len(engine.seen) >= 3)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(LIMIT_S):
+            _, rest = await process.communicate()
+    assert rest == b"", "it says it once"
     await engine.stop()
 
 

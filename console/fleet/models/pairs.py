@@ -88,9 +88,14 @@ class Pair(models.Model):
 
     @property
     def is_in_use(self) -> bool:
-        """Requests are split through it now; `PairQuerySet.in_use` for one pair."""
-        is_ready = self.prefill.state == self.decode.state == ServerState.READY
-        return is_ready and self.is_current and self.state == PairState.VERIFIED
+        """Requests are split through it now, as far as the database tells: as `PairQuerySet.splitting`, before routers
+        have found out that a server whose host is silent does not answer."""
+        is_verified = self.is_current and self.state == PairState.VERIFIED
+        return is_verified and all(map(_is_routed, (self.prefill, self.decode)))
+
+
+def _is_routed(server: "Server") -> bool:
+    return server.state == ServerState.READY or (server.is_silent_but_used and not server.is_adopted)
 
 
 def _answers(side: str, avoided: Collection[int]) -> models.Q:

@@ -89,14 +89,17 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
     context = {"section": "deployments", "form": form, "deployment": deployment}
     if request.method != "POST":
         return render(request, "fleet/deployment_form.html", context)
+    before = deployment.revision
     if form.is_valid():
         try:
             changed = actions.update_deployment(deployment.pk, actor, form.data_for_update(), form.reason())
         except FleetError as error:
             form.refuse(error)
         else:
-            text = "Saved. Servers that run keep their arguments until they are started again."
-            return answers.done(request, text, reverse("deployment", args=[changed.name]))
+            follows = "Servers that run keep their arguments until they are started again."
+            if changed.revision == before:
+                follows = "It holds at once."
+            return answers.done(request, f"Saved. {follows}", reverse("deployment", args=[changed.name]))
     return answers.shown_again(request, "fleet/deployment_form.html", context)
 
 
