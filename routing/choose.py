@@ -4,6 +4,7 @@ Among few candidates the least busy wins, ties by lot. Among many, the less busy
 practice, and the cost does not grow with the number of servers.
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ LOOK_AT_ALL: Final = 8
 """Up to this many candidates are all compared."""
 DRAWS: Final = 6
 BYTES_PER_TOKEN: Final = 4.0
+CACHED_IN_STREAMS: Final = 1.5
+"""What a cached prompt is worth where costs are streams, however long it is: one stream more on its server. A prompt's
+beginning that all requests share would else send them all to one."""
 RETRY_AFTER_S: Final = 2.0
 
 Cost = Callable[[Backend, float], float]
@@ -140,7 +144,7 @@ class Chooser:
     def _split(self) -> Choice | None:
         candidates: Sequence[Backend] = self._layout.prefill
         for _ in range(len(candidates)):
-            picked = self._near(candidates, Backend.prefill_cost)
+            picked = self._near(candidates, Backend.prefill_cost, math.inf)
             if picked is None:
                 return None
             prefill, reason = picked
@@ -174,14 +178,19 @@ class Chooser:
 
     # Among candidates
 
-    def _near(self, candidates: Sequence[Backend], cost: Cost) -> tuple[Backend, str] | None:
-        """The server that has this session or prompt cached, unless another would still be sooner."""
+    def _near(
+        self, candidates: Sequence[Backend], cost: Cost, most_saved: float = CACHED_IN_STREAMS
+    ) -> tuple[Backend, str] | None:
+        """The server that has this session or prompt cached, unless another would still be sooner.
+
+        `most_saved`: what a cache is worth at most, in the unit of `cost`."""
         best = self._best(candidates, cost)
         if best is None:
             return None
         for server_id, saved_tokens, word in self._memories():
-            near = best if best.id == server_id else self._usable_by_id(candidates, server_id)
-            if near is not None and cost(near, self._now) - saved_tokens <= cost(best, self._now):
+            near = best if best.id == server_id else self._lively_by_id(candidates, server_id)
+            saved = min(saved_tokens, most_saved)
+            if near is not None and cost(near, self._now) - saved <= cost(best, self._now):
                 return near, f"{word} on {near.name}"
         return best, "least busy"
 
@@ -199,11 +208,12 @@ class Chooser:
                     break
         return found
 
-    def _usable_by_id(self, candidates: Sequence[Backend], server_id: str) -> Backend | None:
+    def _lively_by_id(self, candidates: Sequence[Backend], server_id: str) -> Backend | None:
+        """None also for one that is silent: another can do it, and what is cached there helps nobody."""
         backend = self._layout.by_id.get(server_id)
         if backend is None or backend.server.role != candidates[0].server.role:
             return None
-        return backend if self._is_usable(backend) else None
+        return backend if self._is_usable(backend) and not backend.is_silent(self._now) else None
 
     def _best(self, candidates: Sequence[Backend], cost: Cost) -> Backend | None:
         if len(candidates) > LOOK_AT_ALL:

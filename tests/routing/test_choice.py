@@ -193,6 +193,41 @@ def test_a_session_stays_on_its_server_and_can_be_turned_off() -> None:
     assert choose(off, Wish(prompt_tokens=500, session="ada")).reason == "least busy"
 
 
+@pytest.mark.parametrize("route", ["plain", "direct"])
+def test_a_burst_of_prompts_that_begin_alike_spreads_over_plain_servers(route: str) -> None:
+    place = layout("N1", "N2", "N3", "N4")
+    place.prefixes.put(77, "N1")
+    whole = "several prompts" if route == "direct" else None
+    wish = Wish(prompt_tokens=6000, prefix=[(16384, 77)], whole=whole)
+    assert choose(place, wish).reason == (whole or "prefix on N1")
+    for _ in range(50):
+        choice = choose(place, wish)
+        take(choice.decode.load, streams=1)
+        place.prefixes.put(77, choice.decode.id)
+    counts = [server.load.inflight for server in place.plain]
+    assert max(counts) - min(counts) <= 2
+
+
+def test_one_stream_more_is_no_reason_to_leave_a_plain_server_that_has_the_prompt() -> None:
+    place = layout("N1", "N2")
+    place.sessions.put("ada", "N1")
+    take(backend(place, "N1").load, streams=1)
+    assert {choose(place, Wish(prompt_tokens=500, session="ada")).decode.id for _ in range(20)} == {"N1"}
+
+
+@pytest.mark.parametrize("names", [("P1", "P2", "D1"), ("N1", "N2")])
+def test_what_a_silent_server_has_cached_does_not_draw_requests_there(names: tuple[str, ...]) -> None:
+    place = layout(*names)
+    silent = place.by_id[names[0]]
+    silent.pool._opening = 1
+    silent.pool.last_byte_at = NOW - 600
+    place.prefixes.put(77, names[0])
+    place.sessions.put("ada", names[0])
+    wish = Wish(prompt_tokens=2000, session="ada", prefix=[(2048, 77)])
+    chosen = [choose(place, wish) for _ in range(20)]
+    assert {(choice.prefill or choice.decode).id for choice in chosen} == {names[1]}
+
+
 def test_a_draining_server_gets_nothing_new() -> None:
     servers = (
         Server("P1", "P1", "prefill", "http://a:1", accepting=False),
