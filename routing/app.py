@@ -116,8 +116,9 @@ class Router:
             layout.sessions, layout.prefixes = self._seat.sessions, self._seat.prefixes
         return layout
 
-    async def wait_for(self, ask: Ask) -> Choice:
-        """Waits, if the policy lets it, until a new table makes the request possible. Raises `Refusal`."""
+    async def wait_for(self, ask: Ask) -> tuple[Layout, Choice]:
+        """Waits, if the policy lets it, until a new table makes the request possible, and tells how the servers stand
+        by then. Raises `Refusal`."""
         deadline = time.monotonic() + ask.deployment.policy.wait_for_server_s
         self._waiting += 1
         try:
@@ -126,7 +127,7 @@ class Router:
                 if layout is None:
                     raise Refusal(404, f"{ask.deployment.model} is not served any more.", kind="NotFoundError")
                 try:
-                    return Chooser(layout, ask.wish, time.monotonic()).choose()
+                    return layout, Chooser(layout, ask.wish, time.monotonic()).choose()
                 except Refusal:
                     if not await self._next_table(deadline):
                         raise

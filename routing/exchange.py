@@ -198,25 +198,24 @@ class Exchange:
         policy = ask.deployment.policy
         if ask.streamed and policy.comment_every_s is not None:
             self._answer.comment_every(policy.comment_every_s)
-        layout = self._layouts[ask.deployment.name]
+        tries = Tries(self._layouts[ask.deployment.name], ask)
         if policy.timeouts.total_s is None:
-            await self._attempts(ask, layout)
+            await self._attempts(ask, tries)
             return
         try:
             async with asyncio.timeout(policy.timeouts.total_s):
-                await self._attempts(ask, layout)
+                await self._attempts(ask, tries)
         except TimeoutError as error:
             limit_s = policy.timeouts.total_s
             raise TimedOut(f"the answer was not complete within the total limit of {limit_s:g} s") from error
 
-    async def _attempts(self, ask: Ask, layout: Layout) -> None:
+    async def _attempts(self, ask: Ask, tries: "Tries") -> None:
         """Tries until an answer is under way, the budget is spent, or nothing is left to try."""
         dialect = DIALECTS.get(self._request.path)
         # Where answers come by turns each has its own end, and the engine's fingerprint only without a usage chunk.
         counts_by_usage = dialect in WITH_CHOICES and answers_of(self._request.path, ask.body) == 1
         body = DecodeBody(self._request.body, ask.body, touched=ask.touched, counts_by_usage=counts_by_usage)
         job = Job(ask, self._answer, self.record, self._clock, body, self._router, lambda: self.client_left)
-        tries = Tries(layout, ask)
         self._router.budget.deposit()
         while True:
             choice = await self._choose(tries)
@@ -229,12 +228,12 @@ class Exchange:
                 self._router.count_failure(choice, error, on_prefill=attempt.on_prefill)
                 if self.client_left:  # While the prefill server's answer came, of which nothing is to be freed now.
                     raise asyncio.CancelledError from error
-                if not self._may_retry(error, layout):
+                if not self._may_retry(error, tries.layout):
                     raise
                 tries.failed(attempt, choice, error)
             finally:
                 self._attempt = None
-                self._router.look_after(attempt, job, layout)
+                self._router.look_after(attempt, job, tries.layout)
 
     def _may_retry(self, error: LegError, layout: Layout) -> bool:
         if self._answer.committed or (isinstance(error, Answered | StreamError) and error.is_clients):
@@ -243,7 +242,9 @@ class Exchange:
 
     async def _choose(self, tries: "Tries") -> Choice:
         record = self.record
-        choice = tries.next() or await self._router.wait_for(tries.ask)
+        choice = tries.next()
+        if choice is None:
+            choice = tries.go_on_with(*await self._router.wait_for(tries.ask))
         if choice.prefill is not None and await self._is_too_long(tries.ask, choice.prefill, choice.decode):
             await self._let_refuse(tries.ask, choice.prefill, choice.decode)
             tries.go_whole(TOO_LONG)
@@ -290,16 +291,16 @@ class Tries:
         "_decode_failed_with_handoff",
         "_last",
         "_last_error",
-        "_layout",
         "_why_fallback",
         "ask",
+        "layout",
         "number",
     )
 
     def __init__(self, layout: Layout, ask: Ask) -> None:
         self.ask = ask
         self.number = 0
-        self._layout = layout
+        self.layout = layout
         self._avoid: set[str] = set()
         self._last_error: LegError | None = None
         self._last: Choice | None = None
@@ -309,7 +310,7 @@ class Tries:
     def next(self) -> Choice | None:
         """None: nothing can do it now, but waiting may help. Raises the last failure, or `Refusal`."""
         self.number += 1
-        chooser = Chooser(self._layout, self.ask.wish, time.monotonic(), frozenset(self._avoid))
+        chooser = Chooser(self.layout, self.ask.wish, time.monotonic(), frozenset(self._avoid))
         choice: Choice | None
         try:
             choice = chooser.choose()
@@ -317,10 +318,16 @@ class Tries:
             choice = self._again_without_handoff()
             if choice is None and self._last_error is not None:
                 raise self._last_error from refusal
-            if choice is None and self._layout.policy.wait_for_server_s <= 0:
+            if choice is None and self.layout.policy.wait_for_server_s <= 0:
                 raise
         if choice is not None and choice.route == "fallback" and self._why_fallback:
             choice = Choice("fallback", f"fallback: {self._why_fallback}", choice.decode)
+        self._last = choice
+        return choice
+
+    def go_on_with(self, layout: Layout, choice: Choice) -> Choice:
+        """It waited: what is tried from now on is what is there by now."""
+        self.layout = layout
         self._last = choice
         return choice
 
@@ -343,7 +350,7 @@ class Tries:
 
     def _again_without_handoff(self) -> Choice | None:
         """The only decode server failed with a hand-off: without one it may still do the whole request, once."""
-        if self._last is None or not self._decode_failed_with_handoff or self._layout.policy.when_no_pair == "refuse":
+        if self._last is None or not self._decode_failed_with_handoff or self.layout.policy.when_no_pair == "refuse":
             return None
         self._decode_failed_with_handoff = False
         return Choice("fallback", "fallback", self._last.decode)
@@ -352,9 +359,9 @@ class Tries:
         """Where this session and this prompt are cached now."""
         server, wish = choice.prefill or choice.decode, self.ask.wish
         if wish.session is not None:
-            self._layout.sessions.put(wish.session, server.id)
+            self.layout.sessions.put(wish.session, server.id)
         for _, key in wish.prefix:
-            self._layout.prefixes.put(key, server.id)
+            self.layout.prefixes.put(key, server.id)
 
 
 def in_a_word(error: LegError) -> str:

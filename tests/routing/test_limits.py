@@ -1,5 +1,6 @@
 """The decode server's context is checked before a prefill server works."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 
 from routing.backend import Backend
 from routing.limits import fit
-from routing.table import Server
+from routing.table import Policy, Server
 from tests.routing.scripted import Seen, Site, Wire, chat_body, prefills, site, streams, until
+from tests.waiting import LIMIT_S
 
 TOO_LONG = {"error": {"message": "This model's maximum context length is 4096 tokens.", "code": 400}}
 
@@ -67,6 +69,18 @@ async def test_a_prompt_too_long_for_decode_is_refused_in_its_words_without_pref
         assert len(place["D1"].seen) == 1
     assert (answer.status, answer.json) == (400, TOO_LONG)
     assert answer.headers["x-switchyard-reason"] == "too long for the decode server"
+
+
+async def test_who_has_waited_is_not_prefilled_either_when_too_long_for_decode() -> None:
+    policy = Policy(wait_for_server_s=LIMIT_S)
+    async with site({"P1": prefill(counted=5000), "D1": refuses}, policy, servers=[]) as place:
+        request = asyncio.create_task(place.post({"model": "m", "prompt": [1] * 5000}, "/v1/completions"))
+        await until(lambda: place.router.active)
+        await asyncio.sleep(0.02)
+        with_limits(place)
+        answer = await request
+        assert (answer.status, answer.json) == (400, TOO_LONG)
+        assert place["P1"].seen == []
 
 
 async def test_a_prompt_too_long_for_both_is_refused_by_prefill_and_no_decode_server_reads_it() -> None:

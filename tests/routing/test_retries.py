@@ -21,6 +21,7 @@ from tests.routing.scripted import (
     resets,
     site,
     streams,
+    until,
 )
 from tests.waiting import LIMIT_S
 
@@ -304,6 +305,18 @@ async def test_a_pool_that_starts_is_waited_for() -> None:
         assert not request.done()
         place.publish(Policy(wait_for_server_s=LIMIT_S))
         assert (await request).text == "abc"
+
+
+async def test_who_has_waited_is_tried_again_among_the_servers_that_came() -> None:
+    policy = Policy(wait_for_server_s=LIMIT_S)
+    async with site({"N1": resets, "N2": streams()}, policy, servers=[]) as place:
+        while not place["N1"].seen:  # Which of two idle ones is asked is drawn by lot.
+            place.publish(policy, [])
+            request = asyncio.create_task(place.chat(stream=True))
+            await until(lambda: place.router.active)
+            await asyncio.sleep(0.02)
+            place.publish(policy)
+            assert (await request).text == "abc"
 
 
 async def test_waiting_ends_with_503_and_when_to_come_back() -> None:
