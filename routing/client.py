@@ -291,9 +291,12 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def can_be_kept(self) -> bool:
-        head = self.head
-        closing = self.transport is None or self.transport.is_closing()
-        return not closing and self.is_complete and head is not None and head.keep_alive
+        """Not while a request is still going out: a server that answered before it was complete may never read the
+        rest, and what is sent next would wait behind it."""
+        head, transport = self.head, self.transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        return self.is_complete and head is not None and head.keep_alive
 
     def rest(self) -> None:
         """Forgets the request; between requests nothing is expected from the server."""

@@ -8,6 +8,7 @@ import pytest
 
 from routing import client, pool
 from routing.table import Policy
+from tests.routing import scripted
 from tests.routing.scripted import (
     Client,
     Engine,
@@ -127,6 +128,27 @@ async def test_a_handoff_is_sent_once_however_many_kept_connections_break(monkey
         assert (await place.chat()).status == 502
         with_handoff = [seen for seen in place["D1"].seen[before:] if "kv_transfer_params" in seen.body]
         assert len(with_handoff) == 1
+
+
+async def test_a_connection_on_which_a_body_is_still_going_out_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that refuses a request by its head may never read its body, and what came next would wait behind it."""
+
+    async def read_head(reader: asyncio.StreamReader) -> Seen:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        length = next(line for line in lines if line.startswith("content-length: "))
+        return Seen("POST", "", {}, await reader.readexactly(n) if (n := int(length[16:])) < 10_000 else b"")
+
+    async def refuses_what_is_long(seen: Seen, wire: Wire) -> None:
+        if seen.raw:
+            await wire.json(chat_answer())
+        else:
+            await wire.json({"error": {"message": "too long"}}, 400)
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(scripted, "read_request", read_head)
+    async with site({"N1": refuses_what_is_long}) as place:
+        assert (await place.chat(extra="x" * 30_000_000)).status == 400
+        assert (await place.chat()).status == 200
 
 
 async def test_a_new_connection_that_breaks_is_not_tried_for_ever() -> None:
