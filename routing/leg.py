@@ -84,8 +84,9 @@ class Leg:
         return self.connection is not None and self.connection.bytes_received
 
     def gave_tokens(self) -> None:
-        """A server that produces tokens is alive, however this request ends."""
+        """A server that produces tokens is alive, however and whenever this request ends."""
         self._gave_tokens = True
+        self.backend.circuit.succeed()
 
     async def open(
         self,

@@ -21,6 +21,7 @@ from tests.routing.scripted import (
     hangs,
     lists,
     prefills,
+    resets,
     site,
     streams,
     until,
@@ -184,6 +185,20 @@ async def test_a_server_that_comes_back_is_used_again_by_itself() -> None:
         place["N1"].script = streams()
         pause(place, "N1", FIRST_PAUSE_S)
         await until(lambda: place.router.circuits()["N1"].state == "half-open")
+        assert (await place.chat()).status == 200
+        assert place.router.circuits()["N1"].state == "closed"
+
+
+async def test_a_server_that_comes_back_with_a_long_stream_serves_others_meanwhile() -> None:
+    """The request that probes may be one of minutes; its first token tells enough."""
+    async with site({"N1": resets}, Policy(retries=0)) as place, Client(place.port) as client:
+        for _ in range(FAILURES_TO_OPEN):
+            await place.chat()
+        pause(place, "N1", 0.0)
+        place["N1"].script = streams(["a"] * 10_000, gap_s=0.05)
+        await client.chat(stream=True)
+        await until(lambda: place.records.first_tokens)
+        place["N1"].script = streams()
         assert (await place.chat()).status == 200
         assert place.router.circuits()["N1"].state == "closed"
 
