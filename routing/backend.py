@@ -37,6 +37,11 @@ class Backend:
         return self.server.accepting and self.circuit.allows(now) and not self.is_full
 
     @property
+    def is_last_resort(self) -> bool:
+        """Left alone after failures, but it answers."""
+        return self.server.accepting and self.circuit.answers and not self.is_full
+
+    @property
     def is_full(self) -> bool:
         return self.load.all_inflight >= self.pool.limit
 

@@ -101,9 +101,19 @@ class Chooser:
         self._wish = wish
         self._now = now
         self._avoid = avoid
+        self._takes_failing = False
 
     def choose(self) -> Choice:
-        """Raises `Refusal` (503) when nothing can do it."""
+        """Raises `Refusal` (503) when nothing can do it, not even a server that answered with errors lately."""
+        try:
+            return self._choose()
+        except Refusal:
+            self._takes_failing = any(backend.is_last_resort for backend in self._layout.by_id.values())
+            if not self._takes_failing:
+                raise
+        return self._choose()
+
+    def _choose(self) -> Choice:
         policy, wish = self._layout.policy, self._wish
         if wish.only is not None:
             return self._only(wish.only)
@@ -238,7 +248,9 @@ class Chooser:
         return found
 
     def _is_usable(self, backend: Backend) -> bool:
-        return backend.id not in self._avoid and backend.is_usable(self._now)
+        if backend.id in self._avoid:
+            return False
+        return backend.is_usable(self._now) or (self._takes_failing and backend.is_last_resort)
 
     def _decode_cost(self, backend: Backend, now: float) -> float:
         """Streams, weighed up to threefold by a full KV cache. A server of unknown KV use is taken as half full."""

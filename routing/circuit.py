@@ -4,6 +4,9 @@ Only failures that are the server's own count: a connection that is refused, or 
 limits. A client's bad request, also one that is refused in a stream or by breaking it, backpressure (429, 503), what an
 engine cannot do (501), a client that leaves, and a 500 for pictures that the server was to fetch from where a client
 said, say nothing about the server.
+
+Some requests make any engine answer 500, and one client may send nothing else. So a server that answers, though with
+errors, is still the last resort: no one is refused while it might serve them.
 """
 
 from dataclasses import dataclass
@@ -25,6 +28,8 @@ class Circuit:
     pause_s: float = FIRST_PAUSE_S
     probing: bool = False
     last_error: str = ""
+    answers: bool = False
+    """The last failure was an answer."""
 
     def state(self, now: float) -> State:
         if self.opened_at is None:
@@ -52,9 +57,12 @@ class Circuit:
         self.pause_s = FIRST_PAUSE_S
         self.probing = False
         self.last_error = ""
+        self.answers = False
 
-    def fail(self, now: float, error: str) -> None:
+    def fail(self, now: float, error: str, *, answered: bool = False) -> None:
+        """`answered`: the server said so itself."""
         self.last_error = error
+        self.answers = answered
         self.failures += 1
         if self.opened_at is not None:
             if now - self.opened_at >= self.pause_s:

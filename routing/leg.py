@@ -9,7 +9,7 @@ from typing import Final
 from routing.backend import Backend
 from routing.bodies import LARGE_BYTES, Sendable, length
 from routing.client import Connection
-from routing.errors import Answered, ConnectFailed, Headers, KeyRefused, LegError, TimedOut
+from routing.errors import Answered, ConnectFailed, Headers, KeyRefused, LegError, StreamError, TimedOut
 from routing.http1 import Head, request_head
 from routing.large import names_addresses
 from routing.loads import take
@@ -75,7 +75,7 @@ class Leg:
         if error is None or (isinstance(error, Answered) and not error.blames_server):
             circuit.succeed()
         elif isinstance(error, LegError) and error.blames_server and not self._gave_tokens:
-            circuit.fail(time.monotonic(), str(error))
+            circuit.fail(time.monotonic(), str(error), answered=isinstance(error, Answered | StreamError))
         elif self._probes:
             circuit.abandon()
 

@@ -26,6 +26,7 @@ from tests.routing.scripted import (
     streams,
     until,
 )
+from tests.waiting import LIMIT_S
 
 BAD = {"error": {"message": "too long"}}
 BOOM = {"error": {"message": "boom"}}
@@ -171,17 +172,17 @@ async def test_both_legs_feed_the_circuits() -> None:
         states = {name: view.state for name, view in place.router.circuits().items()}
         answer = await place.chat()
     assert states == {"P1": "open", "D1": "open"}
-    assert answer.status == 503
-    assert "retry-after" in answer.headers
-    assert "D1 failed lately" in answer.json["error"]["message"]
+    assert (answer.status, answer.json) == (500, BOOM), "by the last resort, in its own words"
 
 
 async def test_a_server_that_comes_back_is_used_again_by_itself() -> None:
-    async with site({"N1": answers(500, BOOM)}, Policy(retries=0)) as place:
+    async with site({"N1": resets}, Policy(retries=0)) as place:
         pause(place, "N1", 3600)
         for _ in range(FAILURES_TO_OPEN):
             await place.chat()
-        assert (await place.chat()).status == 503
+        refused = await place.chat()
+        assert (refused.status, "retry-after" in refused.headers) == (503, True)
+        assert "N1 failed lately" in refused.json["error"]["message"]
         place["N1"].script = streams()
         pause(place, "N1", FIRST_PAUSE_S)
         await until(lambda: place.router.circuits()["N1"].state == "half-open")
@@ -275,3 +276,37 @@ async def test_a_slow_server_does_not_slow_the_others() -> None:
 
 def is_stuck_or_done(place: Site, asked: "asyncio.Task[Answer]") -> bool:
     return bool(place["N1"].seen) or asked.done()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_server_that_answers_with_errors_is_the_last_resort(stream: bool) -> None:
+    """What one client sends makes the engine fail; it must not take the only server from the others."""
+
+    async def fails_for_some(seen: Seen, wire: Wire) -> None:
+        if seen.body.get("user") == "odd":
+            await wire.json(BOOM, 500)
+        else:
+            await (streams() if stream else answers(200, {"id": "x", "choices": []}))(seen, wire)
+
+    async with site({"N1": fails_for_some}) as place:
+        for _ in range(FAILURES_TO_OPEN + 1):
+            assert (await place.chat(user="odd", stream=stream)).status == 500
+        assert place.router.circuits()["N1"].state == "open"
+        assert (await place.chat(stream=stream)).status == 200
+        assert place.router.circuits()["N1"].state == "closed"
+
+
+async def test_a_failing_server_gets_nothing_while_another_does_well() -> None:
+    async with site({"N1": answers(500, BOOM), "N2": streams()}) as place:
+        async with asyncio.timeout(LIMIT_S):
+            while place.router.circuits()["N1"].state == "closed":
+                await place.chat(stream=True)
+        before = len(place["N1"].seen)
+        assert [(await place.chat(stream=True)).status for _ in range(20)] == [200] * 20
+        assert len(place["N1"].seen) - before <= 1, "but for the one that probes"
+
+
+async def test_a_server_that_takes_no_connection_is_no_resort() -> None:
+    async with site({"N1": resets}) as place:
+        statuses = [(await place.chat()).status for _ in range(FAILURES_TO_OPEN + 1)]
+    assert statuses[-1] == 503
