@@ -26,7 +26,7 @@ from routing.errors import KeyRefused, LegError
 from routing.listening import CannotListen, Port
 from routing.models import ask_cards
 from routing.summed import pack, render
-from routing.table import Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
+from routing.table import LEAST, Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 from routing.tuning import tune_process
 from routing.uvicorn_protocol import KEEP_ALIVE_S, protocol_for
 from routing.workers import DEFAULT_STUCK_S, DEFAULT_WORKERS, Parent, Place, WorkerServer
@@ -169,8 +169,11 @@ def _value(name: str, text: str, kind: str) -> object:
     words = _words(name, kind)
     if text.lower() in words:
         return words[text.lower()]
-    numeral = "a whole number from 0" if "int" in kind else "a number from 0" if "float" in kind else ""
-    if numeral and (value := _number(text, whole="int" in kind)) is not None:
+    least = LEAST.get(name, 0.0)
+    numeral = (
+        f"a whole number from {least:g}" if "int" in kind else f"a number from {least:g}" if "float" in kind else ""
+    )
+    if numeral and (value := _number(text, least, whole="int" in kind)) is not None:
         return value
     raise ValueError(f"{name}={text}: expected {' or '.join([numeral, *words] if numeral else words)}")
 
@@ -184,12 +187,12 @@ def _words(name: str, kind: str) -> dict[str, object]:
     return {"none": None} if "None" in kind else {}
 
 
-def _number(text: str, *, whole: bool) -> float | None:
+def _number(text: str, least: float, *, whole: bool) -> float | None:
     try:
         value = int(text) if whole else float(text)
     except ValueError:
         return None
-    return value if 0 <= value < math.inf else None
+    return value if least <= value < math.inf else None
 
 
 def servers_of(args: argparse.Namespace) -> tuple[Server, ...]:

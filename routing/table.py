@@ -68,6 +68,19 @@ class Policy:
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
+LEAST: Mapping[str, float] = MappingProxyType(
+    {
+        "connect_s": 0.1,
+        "first_byte_s": 0.1,
+        "idle_s": 0.1,
+        "total_s": 0.1,
+        "comment_every_s": 1.0,
+        "max_connections_per_server": 1.0,
+    }
+)
+"""The settings of which 0 cannot be meant: comments without pause, or limits that no request keeps."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One served model name, with its servers and the pairs that a canary has verified."""

@@ -14,7 +14,7 @@ from console.api.identity import ADMIN, OPERATOR, VIEWER, actor_of
 from console.api.shapes import ChangeIn, Count, Deleted, Page, Paging, Reason, ServerRef, Text, Whole, page, server_refs
 from console.fleet import actions
 from console.fleet.actions import DeploymentData
-from console.fleet.models import Deployment, Engine, KvLoadFailurePolicy, Revision, WhenNoPair
+from console.fleet.models import Deployment, Engine, KvLoadFailurePolicy, Revision, WhenNoPair, limits
 from console.launch.command import MASK, is_secret
 
 router = Router(tags=["deployments"])
@@ -40,11 +40,21 @@ class DeploymentOut(Schema):
     session_affinity: bool
     retries: int
     wait_for_server_s: float
+    max_connections_per_server: int | None
+    connect_s: float | None
+    first_byte_s: float | None
+    idle_s: float | None
+    total_s: float | None
+    comment_every_s: float | None
     ttft_limit_ms: float | None
     gap_limit_ms: float | None
     created_at: datetime
     revision: int = Field(description="Grows with every change of what its servers are started with.")
     servers: list[ServerRef]
+
+
+def _limit(span: limits.Span, description: str) -> Any:
+    return Field(None, ge=span.least, le=span.most, description=description)
 
 
 class Policy(ChangeIn):
@@ -64,6 +74,19 @@ class Policy(ChangeIn):
     session_affinity: bool = True
     retries: Whole = Field(2, ge=0, le=5)
     wait_for_server_s: float = Field(0, ge=0, le=600)
+    max_connections_per_server: Whole | None = _limit(
+        limits.CONNECTIONS, "Requests under way at one server; null: 2048."
+    )
+    connect_s: float | None = _limit(limits.CONNECT_S, "Time limit for reaching a server; null: 3 s.")
+    first_byte_s: float | None = _limit(
+        limits.FIRST_BYTE_S, "Time limit for the first byte of a server's answer, its last if not streamed; null: none."
+    )
+    idle_s: float | None = _limit(limits.IDLE_S, "Time limit for a silence within an answer; null: 300 s.")
+    total_s: float | None = _limit(limits.TOTAL_S, "Time limit for a whole request, with all its attempts; null: none.")
+    comment_every_s: float | None = _limit(
+        limits.COMMENT_EVERY_S,
+        "A stream gets a comment line after each such silence before its first token; null: none.",
+    )
     ttft_limit_ms: float | None = Field(None, ge=1, description="Objective for the time to first token.")
     gap_limit_ms: float | None = Field(None, ge=1, description="Objective for a token gap.")
 

@@ -38,6 +38,12 @@ class DeploymentData(TypedDict, total=False):
     session_affinity: bool
     retries: int
     wait_for_server_s: float
+    max_connections_per_server: int | None
+    connect_s: float | None
+    first_byte_s: float | None
+    idle_s: float | None
+    total_s: float | None
+    comment_every_s: float | None
     ttft_limit_ms: float | None
     gap_limit_ms: float | None
 

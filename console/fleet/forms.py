@@ -9,7 +9,7 @@ from django.forms.widgets import Input
 
 from console.fleet.deployments import DeploymentData
 from console.fleet.errors import FleetError
-from console.fleet.models import Deployment, Engine, Host, KvLoadFailurePolicy, WhenNoPair, name_validator
+from console.fleet.models import Deployment, Engine, Host, KvLoadFailurePolicy, WhenNoPair, limits, name_validator
 from console.fleet.states import ServerRole
 
 CONTROL, SELECT = "form-control", "form-select"
@@ -117,6 +117,14 @@ NO_PAIR_CHOICES = [
 ]
 
 
+def _limit(
+    span: limits.Span, label: str, help_text: str, field: type[forms.IntegerField] = forms.FloatField
+) -> forms.IntegerField:
+    """Empty: the router's default. `span` is told in one sentence, whichever end was passed."""
+    widget = forms.NumberInput(attrs={"min": f"{span.least:g}", "max": f"{span.most:g}"})
+    return field(required=False, label=label, help_text=help_text, validators=span.validators(), widget=widget)
+
+
 class DeploymentForm(PageForm):
     """Adds a deployment, or changes one. `admin`: extra arguments and environment may be set."""
 
@@ -189,6 +197,28 @@ class DeploymentForm(PageForm):
         initial=0,
         label="Wait for a starting server, s",
         help_text="How long a request may wait when none is ready yet.",
+    )
+    max_connections_per_server = _limit(
+        limits.CONNECTIONS,
+        "Connections per server",
+        "So many requests are under way at one server at most. Empty: 2048.",
+        forms.IntegerField,
+    )
+    connect_s = _limit(limits.CONNECT_S, "Connect, s", "To reach a server, before another is tried. Empty: 3 s.")
+    first_byte_s = _limit(
+        limits.FIRST_BYTE_S,
+        "First byte, s",
+        "For a server's answer to begin. One that is not streamed begins when it is complete. Empty: no limit.",
+    )
+    idle_s = _limit(limits.IDLE_S, "Silence, s", "For a pause within an answer. Empty: 300 s.")
+    total_s = _limit(
+        limits.TOTAL_S, "Whole request, s", "Until its answer is complete, with all its attempts. Empty: no limit."
+    )
+    comment_every_s = _limit(
+        limits.COMMENT_EVERY_S,
+        "Comment line every, s",
+        "Sent to a stream that waits for its first token, so that no proxy cuts it. A failure after one comes inside "
+        "the stream. Empty: none.",
     )
     prefix_affinity = forms.BooleanField(
         required=False, initial=True, label="Same prefix, same prefill server", help_text="Reuses its prefix cache."

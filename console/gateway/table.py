@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,10 @@ from console.fleet import models as fleet
 from console.fleet.states import ON_ITS_WAY_UP, PairState, ServerState
 from console.gateway.models import Epoch
 from routing.table import EMPTY, Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
+
+LIMITS = ("max_connections_per_server", "comment_every_s")
+TIME_LIMITS = tuple(field.name for field in fields(Timeouts))
+"""What a deployment may set or leave to the router, by the names of `Policy` and `Timeouts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,14 @@ def _policy(row: fleet.Deployment) -> Policy:
         session_affinity=row.session_affinity,
         retries=row.retries,
         wait_for_server_s=row.wait_for_server_s,
+        timeouts=Timeouts(**_set_limits(row, TIME_LIMITS)),
+        **_set_limits(row, LIMITS),
     )
+
+
+def _set_limits(row: fleet.Deployment, names: Iterable[str]) -> dict[str, Any]:
+    """Without those that are None: there the router's default holds."""
+    return {name: value for name in names if (value := getattr(row, name)) is not None}
 
 
 def kept_path() -> Path:

@@ -43,6 +43,13 @@ def test_its_servers_key_is_made_and_never_shown() -> None:
         ({"short_prompt_tokens": 2**31}, "short_prompt_tokens"),
         ({"retries": 6}, "retries"),
         ({"wait_for_server_s": 601}, "wait_for_server_s"),
+        ({"connect_s": 0}, "connect_s"),
+        ({"first_byte_s": 86_401}, "first_byte_s"),
+        ({"idle_s": "long"}, "idle_s"),
+        ({"total_s": -1}, "total_s"),
+        ({"comment_every_s": 0.5}, "comment_every_s"),
+        ({"max_connections_per_server": 0}, "max_connections_per_server"),
+        ({"max_connections_per_server": 1.5}, "max_connections_per_server"),
         ({"ttft_limit_ms": 0}, "ttft_limit_ms"),
         ({"engine": "simulated", "connector": "Nope"}, "connector"),
         ({"engine_args": "--max-model-len 100"}, "engine_args"),
@@ -76,6 +83,18 @@ def test_only_what_is_sent_changes() -> None:
 def test_a_limit_is_taken_away_with_null() -> None:
     make_deployment("chat", gap_limit_ms=50)
     assert Api(Role.OPERATOR).patch("/deployments/chat", {"gap_limit_ms": None}).body["gap_limit_ms"] is None
+
+
+def test_time_limits_are_the_routers_until_they_are_set() -> None:
+    limits = {"connect_s": 1.5, "first_byte_s": 30, "idle_s": 60, "total_s": 600, "comment_every_s": 15}
+    api = Api(Role.OPERATOR)
+    made = api.post("/deployments", {**NEW, "idle_s": None}).body
+    assert {made[name] for name in (*limits, "max_connections_per_server")} == {None}
+    changed = api.patch("/deployments/chat", {**limits, "max_connections_per_server": 64}).body
+    assert changed["revision"] == 1
+    assert {name: changed[name] for name in limits} == limits
+    assert api.get("/deployments/chat").body["max_connections_per_server"] == 64
+    assert api.patch("/deployments/chat", {"idle_s": None}).body["idle_s"] is None
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,14 @@ def test_a_policy_changes_while_servers_run_and_makes_no_revision() -> None:
     assert (changed.short_prompt_tokens, changed.revision) == (500, 1)
 
 
+def test_a_limit_that_cannot_be_meant_is_refused_in_words() -> None:
+    with pytest.raises(
+        Invalid, match=r"^Give a number from 1 to 3600, or leave it empty for the router's default\.$"
+    ) as refused:
+        actions.create_deployment(ADMIN, data(comment_every_s=0))
+    assert refused.value.field == "comment_every_s"
+
+
 def test_what_running_servers_rely_on_does_not_change_under_them() -> None:
     server = make_server(state=ServerState.READY)
     with pytest.raises(Conflict, match=f"while {server.name} run"):
@@ -142,9 +150,9 @@ def test_a_server_knows_the_revision_that_it_was_started_with(sent: Sent) -> Non
 
 
 def test_a_clone_is_like_its_source_but_for_names_and_key() -> None:
-    made = actions.create_deployment(ADMIN, data(engine_args=["--enforce-eager"], short_prompt_tokens=300))
+    made = actions.create_deployment(ADMIN, data(engine_args=["--enforce-eager"], short_prompt_tokens=300, idle_s=45.0))
     clone = actions.clone_deployment(made.pk, OPERATOR, "chat-two", "tiny-two")
-    assert (clone.engine_args, clone.short_prompt_tokens) == (["--enforce-eager"], 300)
+    assert (clone.engine_args, clone.short_prompt_tokens, clone.idle_s) == (["--enforce-eager"], 300, 45)
     assert clone.server_api_key != made.server_api_key
     assert (clone.name, clone.servers.count(), clone.revision) == ("chat-two", 0, 1)
 

@@ -1,16 +1,23 @@
 """Which rows become part of the table that the routers serve."""
 
+from dataclasses import asdict, fields
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.core.validators import MinValueValidator
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from console.accounts.models import InferenceKey
+from console.api.deployments import DeploymentIn
+from console.fleet.deployments import EDITABLE
+from console.fleet.forms import DeploymentForm
 from console.fleet.models import Deployment, Pair, Server
 from console.fleet.states import PairState, ServerRole, ServerState
 from console.gateway import table
 from console.gateway.models import Epoch
+from routing.table import LEAST, Policy, Timeouts
 from routing.table import Deployment as Served
 from tests.factories import make_deployment, make_host, make_server
 
@@ -131,6 +138,48 @@ def test_the_policy_and_the_servers_own_key_are_passed_on() -> None:
     assert server.forces_usage
 
 
+OWN_LIMITS: dict[str, Any] = {
+    "connect_s": 2.5,
+    "first_byte_s": 40,
+    "idle_s": 50,
+    "total_s": 600,
+    "comment_every_s": 15,
+    "max_connections_per_server": 64,
+}
+
+
+def test_a_deployments_own_limits_are_passed_on_each_and_alone() -> None:
+    timeouts = Timeouts(connect_s=2.5, first_byte_s=40, idle_s=50, total_s=600)
+    assert served(make_deployment(**OWN_LIMITS)).policy == Policy(
+        comment_every_s=15, max_connections_per_server=64, timeouts=timeouts
+    )
+    assert served(make_deployment(idle_s=50)).policy == Policy(timeouts=Timeouts(idle_s=50))
+
+
+def test_without_limits_of_its_own_a_deployment_has_the_routers() -> None:
+    assert served(make_deployment()).policy == Policy()
+
+
+def test_every_setting_of_the_router_is_one_of_a_deployment() -> None:
+    names = {field.name for kind in (Policy, Timeouts) for field in fields(kind)} - {"timeouts"}
+    assert names <= EDITABLE
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_the_form_and_the_description_tell_the_routers_default(name: str) -> None:
+    default = {**asdict(Policy()), **asdict(Timeouts())}[name]
+    told = f"{default:g}" if default else "no"
+    assert f"Empty: {told}" in DeploymentForm(admin=True).fields[name].help_text
+    assert f"null: {told}" in (DeploymentIn.model_fields[name].description or "")
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_pages_and_the_router_alone_agree_on_the_least_that_can_be_meant(name: str) -> None:
+    limits = getattr(Deployment, name).field.validators
+    least = [limit.limit_value for limit in limits if isinstance(limit, MinValueValidator)]
+    assert max(least) == LEAST[name]
+
+
 def test_the_table_carries_the_epoch() -> None:
     epoch = Epoch.bump()
     assert table.build().epoch == epoch
@@ -146,7 +195,7 @@ def test_the_number_of_queries_does_not_grow_with_the_fleet(django_assert_num_qu
 def test_a_kept_table_is_read_back_as_it_was() -> None:
     pair = make_pair()
     InferenceKey.issue(pair.prefill.deployment_id, "key")
-    make_server(state=ServerState.READY, deployment=make_deployment(require_key=False, gap_limit_ms=80))
+    make_server(state=ServerState.READY, deployment=make_deployment(require_key=False, gap_limit_ms=80, **OWN_LIMITS))
     published = table.load()
     table.keep(published)
     assert table.recall() == published

@@ -7,20 +7,23 @@ from typing import Any
 import pytest
 import redis
 from django.db import OperationalError
+from django.test import Client
 
 from console.accounts import keys
 from console.accounts.models import Role
 from console.accounts.people import COMMAND_LINE
+from console.fleet.forms import DeploymentForm
 from console.fleet.models import Deployment
 from console.fleet.states import ServerState
 from console.gateway import publish, sync
+from console.gateway.models import Epoch
 from console.traffic import queries, tasks, wire
 from console.traffic.models import RequestRecord
 from tests.factories import make_user
 from tests.gateway.engines import completion, deploy, register, verify
 from tests.simulator.harness import SimulatedServer
 from tests.waiting import wait_until
-from tests.web import RunningWeb, Watched, receive
+from tests.web import BACKEND, RunningWeb, Watched, receive
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -140,6 +143,28 @@ def test_a_draining_server_keeps_its_stream_and_gets_nothing_new(
         wait_until(lambda: web.services.sync.epoch >= (server.drain_epoch or 0), "the router knows of the drain")
         assert web.client.post("/v1/completions", json=completion()).status_code == 503
         assert "data: [DONE]" in answer.read().decode()
+
+
+def save_on_the_page(deployment: Deployment, **fields: str) -> None:
+    person = Client()
+    person.force_login(make_user(Role.OPERATOR), backend=BACKEND)
+    shown = DeploymentForm(deployment=deployment, admin=False).initial
+    typed = {name: value for name, value in shown.items() if value is not None and value is not False}
+    answer = person.post(f"/deployments/{deployment.name}/edit/", {**typed, **fields})
+    assert answer.status_code == 302
+
+
+def test_a_limit_set_on_the_page_holds_at_a_running_router(
+    web: RunningWeb, deployment: Deployment, plain: SimulatedServer
+) -> None:
+    register(plain, deployment, "plain-1")
+    on_every_router(web)
+    assert web.client.post("/v1/completions", json=completion(stream=False)).status_code == 200
+    save_on_the_page(deployment, total_s="0.2")
+    wait_until(lambda: web.services.sync.epoch >= Epoch.current(), "the new limit is served")
+    answer = web.client.post("/v1/completions", json=completion(tokens=30_000, stream=False))
+    assert answer.status_code == 504
+    assert "within the total limit of 0.2 s" in answer.json()["error"]["message"]
 
 
 @pytest.fixture

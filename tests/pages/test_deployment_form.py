@@ -34,6 +34,12 @@ def typed(**fields: object) -> dict[str, object]:
         "require_key": "on",
         "ttft_limit_ms": "",
         "gap_limit_ms": "",
+        "max_connections_per_server": "",
+        "connect_s": "",
+        "first_byte_s": "",
+        "idle_s": "",
+        "total_s": "",
+        "comment_every_s": "",
     }
     return {**untouched, **fields}
 
@@ -83,6 +89,13 @@ def test_an_operator_cannot_set_arguments_by_sending_them(fleet: Fleet, operator
         ({"plain_share_percent": "140"}, "less than or equal to 100"),
         ({"retries": "nine"}, "Enter a whole number."),
         ({"ttft_limit_ms": "-5"}, "greater than or equal to 1"),
+        ({"connect_s": "0"}, "Give a number from 0.1 to 60, or leave it empty"),
+        ({"first_byte_s": "-1"}, "Give a number from 0.1 to 86400, or leave it empty"),
+        ({"idle_s": "nan"}, "Enter a number."),
+        ({"total_s": "90000"}, "Give a number from 0.1 to 86400, or leave it empty"),
+        ({"comment_every_s": "0.9"}, "Give a number from 1 to 3600, or leave it empty"),
+        ({"max_connections_per_server": "0"}, "Give a number from 1 to 65535, or leave it empty"),
+        ({"max_connections_per_server": "1.5"}, "Enter a whole number."),
         ({"engine_args": "--a 'open"}, "A quotation mark is not closed.</p>"),
         ({"engine_args": "--a b\\"}, "Nothing follows the backslash at the end."),
         ({"engine": "simulated", "connector": "Nope"}, "The simulated engine has no Nope. Choose NixlConnector,"),
@@ -122,6 +135,18 @@ def test_only_what_servers_are_started_with_waits_for_a_start(
 ) -> None:
     page = admin.post(EDIT, typed_again(**change), follow=True)
     assert f"Saved. {told}" in page.text or f"Saved. Servers that run {told}" in page.text
+
+
+def test_a_limit_is_set_and_cleared_without_a_new_revision(fleet: Fleet, operator: Client) -> None:
+    operator.post(EDIT, typed_again(idle_s="45", max_connections_per_server="8"))
+    changed = Deployment.objects.get(name="chat")
+    assert (changed.idle_s, changed.max_connections_per_server, changed.revision) == (45, 8, 1)
+    assert 'value="45"' in operator.get(EDIT).text
+    operator.post(EDIT, typed_again(max_connections_per_server="8"))
+    changed.refresh_from_db()
+    assert (changed.idle_s, changed.max_connections_per_server, changed.revision) == (None, 8, 1)
+    last = AuditEntry.objects.filter(action="deployment.update").latest("pk")
+    assert (last.before, last.after) == ({"idle_s": 45.0}, {"idle_s": None})
 
 
 def test_a_box_that_is_cleared_is_a_change(fleet: Fleet, operator: Client) -> None:

@@ -1,5 +1,6 @@
 """What exists: hosts with their GPUs, deployments, servers, pairs and moves."""
 
+from console.fleet.models import limits
 from console.fleet.models.deployments import Deployment, Engine, KvLoadFailurePolicy, Revision, WhenNoPair
 from console.fleet.models.hosts import Gpu, Host
 from console.fleet.models.moves import Move
@@ -19,5 +20,6 @@ __all__ = [
     "Server",
     "WhenNoPair",
     "attach_pairs",
+    "limits",
     "name_validator",
 ]

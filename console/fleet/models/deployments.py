@@ -4,6 +4,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils import timezone
 
+from console.fleet.models import limits
 from console.fleet.models.names import name_validator, no_flag_validator
 
 
@@ -52,6 +53,15 @@ class Deployment(models.Model):
     session_affinity = models.BooleanField(default=True)
     retries = models.PositiveSmallIntegerField(default=2, validators=[MaxValueValidator(5)])
     wait_for_server_s = models.FloatField(default=0, validators=[MinValueValidator(0), MaxValueValidator(600)])
+    # None: the router's default, of these and of the time limits, whose meaning is that of routing.table.Timeouts.
+    max_connections_per_server = models.PositiveIntegerField(
+        null=True, blank=True, validators=limits.CONNECTIONS.validators()
+    )
+    connect_s = models.FloatField(null=True, blank=True, validators=limits.CONNECT_S.validators())
+    first_byte_s = models.FloatField(null=True, blank=True, validators=limits.FIRST_BYTE_S.validators())
+    idle_s = models.FloatField(null=True, blank=True, validators=limits.IDLE_S.validators())
+    total_s = models.FloatField(null=True, blank=True, validators=limits.TOTAL_S.validators())
+    comment_every_s = models.FloatField(null=True, blank=True, validators=limits.COMMENT_EVERY_S.validators())
 
     # Objectives, milliseconds. None: no limit set.
     ttft_limit_ms = models.FloatField(null=True, blank=True, validators=[MinValueValidator(1)])
