@@ -17,6 +17,7 @@ from . import bodies, messages, responses
 from .arguments import Arguments
 from .bodies import ServerFacts, Wanted
 from .contracts import EngineLike
+from .cors import is_preflight
 from .exchange import DEAD, Exchange
 from .faults import BadFaults, Faults
 from .faulty import FaultyReply, answer_from_script, answer_probe, needs_faulty_reply
@@ -169,6 +170,7 @@ class App:
         faults = self._take_faults() if self._is_generating(request) else Faults()
         reply = FaultyReply(connection, request, faults) if needs_faulty_reply(faults) else Reply(connection, request)
         reply.faults = faults
+        reply.cors = self._arguments.cors.of_answer(request.headers.get("origin"))
         record = None
         if self._control and not request.path.startswith("/simulator"):
             record = self._recorder.add(request)
@@ -213,7 +215,12 @@ class App:
 
     def _dispatch(self, request: HttpRequest, reply: Reply) -> None:
         if not self._is_authorized(request):
+            reply.cors = []  # Keys are looked at before.
             reply.json(401, {"error": "Unauthorized"})
+            return
+        if is_preflight(request.method, request.headers):
+            status, words, reply.cors = self._arguments.cors.preflight(request.headers)
+            reply.full(status, words.encode(), "text/plain; charset=utf-8")
             return
         path = self._local_path(request)
         methods = self._find(path)
@@ -242,6 +249,8 @@ class App:
         return request.method == "POST" and self._local_path(request) in self._generating
 
     def _is_authorized(self, request: HttpRequest) -> bool:
+        if request.method == "OPTIONS":
+            return True
         path = self._local_path(request)
         if self.faults.api_key is not None and not path.startswith("/simulator"):
             return request.headers.get("authorization") == f"Bearer {self.faults.api_key}"

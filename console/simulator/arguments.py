@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from .cors import Cors
+
 ROLES = ("kv_producer", "kv_both", "kv_consumer")
 CONNECTORS = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
 _TRANSFER_FIELDS = {
@@ -125,6 +127,7 @@ class Arguments:
     transfer: KvTransfer
     api_keys: tuple[str, ...]
     root_path: str
+    cors: Cors
     shutdown_timeout_s: float
     prompt_tokens_details: bool
     request_id_headers: bool
@@ -182,6 +185,9 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     add("--served-model-name", nargs="+", default=[])
     add("--api-key", nargs="+", default=[])
     add("--root-path", default="")
+    for name in ("--allowed-origins", "--allowed-methods", "--allowed-headers"):
+        add(name, type=json.loads, default=["*"])
+    add("--allow-credentials", action=argparse.BooleanOptionalAction, default=False)
     add("--shutdown-timeout", type=float, default=0.0)
     add("--enable-prompt-tokens-details", action=argparse.BooleanOptionalAction, default=False)
     add("--enable-request-id-headers", action=argparse.BooleanOptionalAction, default=False)
@@ -224,7 +230,7 @@ def _add_ignored_flags(parser: argparse.ArgumentParser) -> None:
                  "--kv-cache-memory-bytes"):  # fmt: skip
         parser.add_argument(name, type=_length)
     for name in ("--tokenizer", "--tokenizer-mode", "--revision", "--quantization", "--kv-cache-dtype", "--load-format",
-                 "--download-dir", "--chat-template", "--uvicorn-log-level", "--allowed-origins", "--middleware",
+                 "--download-dir", "--chat-template", "--uvicorn-log-level", "--middleware",
                  "--compilation-config", "--speculative-config", "--structured-outputs-config", "--hf-overrides",
                  "--generation-config", "--override-generation-config", "--distributed-executor-backend",
                  "--attention-backend", "--limit-mm-per-prompt", "--default-chat-template-kwargs",
@@ -262,6 +268,12 @@ def _arguments(parser: argparse.ArgumentParser, found: argparse.Namespace, model
         transfer=found.kv_transfer_config,
         api_keys=tuple(found.api_key),
         root_path=found.root_path.rstrip("/"),
+        cors=Cors(
+            tuple(found.allowed_origins),
+            tuple(found.allowed_methods),
+            tuple(found.allowed_headers),
+            found.allow_credentials,
+        ),
         shutdown_timeout_s=found.shutdown_timeout,
         prompt_tokens_details=found.enable_prompt_tokens_details,
         request_id_headers=found.enable_request_id_headers,

@@ -58,6 +58,8 @@ class Reply:
         self.on_close: Callable[[], None] | None = None
         self.on_resume: Callable[[], None] | None = None
         self.extra_headers: Headers = []
+        self.cors: Headers = []
+        """Who may read the answer."""
         self.faults = Faults()
         self._chunked = False
 
@@ -96,15 +98,10 @@ class Reply:
         self.status = status
         self._chunked = length is None
         framing = ("transfer-encoding", "chunked") if length is None else ("content-length", str(length))
-        lines = "".join(f"{name}: {value}\r\n" for name, value in [*headers, *self.extra_headers, framing])
+        lines = "".join(f"{name}: {value}\r\n" for name, value in [*headers, *self.cors, *self.extra_headers, framing])
         close = "" if self.request.keep_alive else "connection: close\r\n"
         line = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n".encode()
-        head = (
-            line
-            + _date_line()
-            + b"server: uvicorn\r\nvary: Origin\r\n"
-            + f"{lines}{close}\r\n".encode("latin-1", "replace")
-        )
+        head = line + _date_line() + b"server: uvicorn\r\n" + f"{lines}{close}\r\n".encode("latin-1", "replace")
         self.connection.write(head)
 
     def _send(self, data: bytes) -> None:
