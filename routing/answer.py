@@ -3,9 +3,10 @@
 import asyncio
 from typing import Final
 
+from routing.cors import for_own_answer
 from routing.errors import Answered, Headers, LegError, Refusal, StreamError, error_event
 from routing.record import Outcome, Record
-from routing.reply import Reply
+from routing.reply import Reply, Request
 from routing.sse import DIALECTS
 
 JSON_TYPE: Final = (b"content-type", b"application/json")
@@ -25,16 +26,18 @@ class Answer:
     __slots__ = (
         "_comments",
         "_record",
+        "_request",
         "committed",
         "decode_name",
         "prefill_name",
         "reply",
     )
 
-    def __init__(self, reply: Reply, record: Record) -> None:
+    def __init__(self, reply: Reply, request: Request, record: Record) -> None:
         self.reply = reply
         self.committed = False
         self.prefill_name = self.decode_name = ""
+        self._request = request
         self._record = record
         self._comments: asyncio.TimerHandle | None = None
 
@@ -64,7 +67,9 @@ class Answer:
         if self.reply.started:
             self._end_in_band(refusal)
             return
-        headers: Headers = []
+        headers = for_own_answer(self._request)
+        if refusal.allow is not None:
+            headers.append((b"allow", refusal.allow.encode()))
         if refusal.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % max(1, round(refusal.retry_after_s))))
         self.json(refusal.body(self._record.path), refusal.status, headers)

@@ -14,6 +14,7 @@ from routing.backend import Backend
 from routing.budget import Budget
 from routing.choose import Choice, Chooser, Layout, lay_out
 from routing.circuit import State
+from routing.cors import preflight
 from routing.errors import LegError, Refusal
 from routing.exchange import Exchange
 from routing.handoff import Handoff
@@ -192,8 +193,11 @@ class Router:
         if backend is not None:
             backend.sample = Sample(time.monotonic(), kv_usage, waiting, running)
 
-    async def models(self, request: Request) -> bytes:
+    async def models(self, request: Request) -> tuple[bytes, Headers]:
         return await model_cards(request, self.table, self._backends)
+
+    async def preflight(self, request: Request) -> tuple[int, Headers, bytes]:
+        return await preflight(request, self.table, self._backends)
 
     async def aclose(self) -> None:
         """Ends what runs and closes every connection."""
@@ -211,6 +215,8 @@ class Router:
 
     def leave(self, exchange: Exchange) -> None:
         self._active.pop(exchange, None)
+        if exchange.is_preflight:
+            return
         self.metrics.finished(exchange.record)
         if self._observer is not None:
             self._observer.finished(exchange.record)

@@ -17,8 +17,8 @@ from routing.sse import DIALECTS
 from routing.table import Deployment, Table
 
 PASSED_ON: Final = frozenset(
-    b"content-type accept user-agent traceparent tracestate baggage x-session-id x-vllm-priority anthropic-version"
-    b" anthropic-beta".split()
+    b"content-type accept origin user-agent traceparent tracestate baggage x-session-id x-vllm-priority"
+    b" anthropic-version anthropic-beta".split()
 )
 """Client headers that an engine may see. Keys, routing headers and encodings never are passed on."""
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")

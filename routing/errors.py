@@ -10,7 +10,8 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Refusal(Exception):
-    """An answer of our own. `retry_after_s` becomes a Retry-After header; None says that trying again will not help."""
+    """An answer of our own. `retry_after_s` becomes a Retry-After header; None says that trying again will not help.
+    `allow`: the methods that the path takes, which a 405 has to name."""
 
     def __init__(
         self,
@@ -20,6 +21,7 @@ class Refusal(Exception):
         kind: str = "BadRequestError",
         param: str | None = None,
         retry_after_s: float | None = None,
+        allow: str | None = None,
     ) -> None:
         # It may name what a client sent, and half a character cannot be written.
         message = message.encode("utf-8", "replace").decode()
@@ -29,6 +31,7 @@ class Refusal(Exception):
         self.kind = kind
         self.param = param
         self.retry_after_s = retry_after_s
+        self.allow = allow
 
     def body(self, path: str) -> bytes:
         """OpenAI's shape; under the messages API with the key that its clients look for as well."""

@@ -15,6 +15,7 @@ from routing.backend import Backend
 from routing.bodies import DecodeBody, answers_of
 from routing.choose import Choice, Chooser, Layout
 from routing.clock import Clock
+from routing.cors import comes_from_elsewhere, is_preflight
 from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut
 from routing.handoff import HandoffTooOld
 from routing.limits import fit, have_one_limit, in_own_words, is_too_long
@@ -45,6 +46,7 @@ class Exchange:
         "_table",
         "_task",
         "client_left",
+        "is_preflight",
         "on_over",
         "record",
     )
@@ -55,11 +57,13 @@ class Exchange:
         self._router = router
         self._request = request
         self._reply = reply
-        self._answer = Answer(reply, self.record)
+        self._answer = Answer(reply, request, self.record)
         self._clock = Clock()
         self._table = router.table
         self._layouts = router.layouts
         self.client_left = False
+        self.is_preflight = False
+        """A browser's question whether it may send a request, and none itself: nobody counts it."""
         self.on_over: Callable[[], None] | None = None
         """Called when everything it held is given back, whatever became of it."""
         self._phase: Phase = "waiting"
@@ -164,7 +168,11 @@ class Exchange:
 
     async def _serve_by_table(self, kind: str) -> None:
         if kind == "models":
-            self._answer.json(await self._router.models(self._request))
+            body, headers = await self._router.models(self._request)
+            self._answer.json(body, headers=headers)
+            return
+        if kind == "preflight":
+            self._answer.whole(*await self._router.preflight(self._request))
             return
         ask = await read_ask(self._request, self._table, kind, self._router.responses)
         self.record.deployment = ask.deployment.name
@@ -191,12 +199,16 @@ class Exchange:
         if not PLAIN_QUERY.fullmatch(request.query):
             raise Refusal(400, "The query holds characters that no address may hold. Send them percent-encoded.")
         if request.method != method:
-            raise Refusal(405, f"Use {method} for {request.path}.", kind="MethodNotAllowed")
+            if is_preflight(request):
+                self.is_preflight = True
+                return "preflight"
+            raise Refusal(405, f"Use {method} for {request.path}.", kind="MethodNotAllowed", allow=method)
         return kind
 
     async def _within_total(self, ask: Ask) -> None:
         policy = ask.deployment.policy
-        if ask.streamed and policy.comment_every_s is not None:
+        # A comment sends the head, and who may read the answer is for the server to say in it.
+        if ask.streamed and policy.comment_every_s is not None and not comes_from_elsewhere(self._request):
             self._answer.comment_every(policy.comment_every_s)
         tries = Tries(self._layouts[ask.deployment.name], ask)
         if policy.timeouts.total_s is None:

@@ -63,7 +63,8 @@ class Policy:
     wait_for_server_s: float = 0.0
     """How long a request may wait for a pool that is starting."""
     comment_every_s: float | None = None
-    """An SSE comment line after this much silence before the first token; None sends none."""
+    """An SSE comment line after this much silence before the first token; None sends none. A page of another site gets
+    none either: a head would go out that no server has written, and its browser would not let it read on."""
     max_connections_per_server: int = 2048
     timeouts: Timeouts = field(default_factory=Timeouts)
 
