@@ -22,6 +22,7 @@ MOST_CONVERTED_BYTES: Final = 8 * 2**20
 """To write a longer body anew would hold streams up."""
 USUAL_MAX_LOGPROBS: Final = 20
 """What a server allows unless told otherwise (`--max-logprobs`)."""
+MOST_DIGITS: Final = 18
 MOST_COUNTED_ANSWERS: Final = 10_000
 
 
@@ -220,14 +221,15 @@ def _are_lengths_refused(path: str, body: Body) -> bool:
     """A prefill server, which is asked for one token, would not see it, and keep the prompt's cache for nobody."""
     most: int | None = None
     for name in ANSWER_LIMITS:
-        limit = body.get(name)
-        if limit is not None:
-            if not isinstance(limit, int) or limit < 1:
+        if body.get(name) is not None:
+            limit = _whole_number(body[name])
+            if limit is None or limit < 1:
                 return True
             most = limit if most is None else most
-    fewest = body.get("min_tokens")
-    if fewest is not None and not (isinstance(fewest, int) and fewest >= 0 and (most is None or fewest <= most)):
-        return True
+    if body.get("min_tokens") is not None:
+        fewest = _whole_number(body["min_tokens"])
+        if fewest is None or fewest < 0 or (most is not None and fewest > most):
+            return True
     if path == "/v1/messages" and _thinks_for_longer(body.get("thinking"), most):
         return True
     return bool(body.get("stream_options")) and not body.get("stream")
@@ -240,6 +242,13 @@ def _asks_for_many_logprobs(body: Body) -> bool:
         if asked is not None and not (isinstance(asked, int) and 0 <= asked <= USUAL_MAX_LOGPROBS):
             return True
     return False
+
+
+def _whole_number(value: object) -> int | None:
+    """As engines read it, also from text; None for what they may not take for one."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= MOST_DIGITS:
+        return int(value)
+    return value if isinstance(value, int) else None
 
 
 def _thinks_for_longer(thinking: object, most: int | None) -> bool:
