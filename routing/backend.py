@@ -3,25 +3,27 @@
 from typing import Final
 
 from routing.circuit import Circuit
+from routing.life import Life
 from routing.loads import FRESH_S, Load, Sample
 from routing.pool import Pool
 from routing.table import Server
 
 SILENT_DECODE_S: Final = 20.0
 SILENT_PREFILL_S: Final = 120.0
-"""A server with work and without a byte for this long is avoided while there is another, whatever its /health says."""
+"""A server with work that brings nothing for this long is avoided while there is another, whatever its /health says."""
 
 
 class Backend:
     """Shared by all requests. `server` follows the table; a new generation gets a new backend."""
 
-    __slots__ = ("circuit", "load", "pool", "sample", "server")
+    __slots__ = ("circuit", "life", "load", "pool", "sample", "server")
 
     def __init__(self, server: Server, connections: int, load: Load | None = None) -> None:
         self.server = server
         self.pool = Pool(server.name, server.url, connections)
         self.load = Load() if load is None else load
         self.circuit = Circuit()
+        self.life = Life()
         self.sample: Sample | None = None
 
     @property
@@ -46,10 +48,8 @@ class Backend:
         return self.load.all_inflight >= self.pool.limit
 
     def is_silent(self, now: float) -> bool:
-        if not self.pool.in_use:
-            return False
         limit_s = SILENT_PREFILL_S if self.server.role == "prefill" else SILENT_DECODE_S
-        return now - self.pool.last_byte_at > limit_s
+        return self.life.is_silent(now, works=self.pool.in_use > 0, limit_s=limit_s)
 
     def kv_usage(self, now: float) -> float | None:
         sample = self.sample

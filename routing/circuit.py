@@ -6,13 +6,16 @@ engine cannot do (501), a client that leaves, and a 500 for pictures that the se
 said, say nothing about the server.
 
 Some requests make any engine answer 500, and one client may send nothing else. So a server that answers, though with
-errors, is still the last resort: no one is refused while it might serve them.
+errors, is still the last resort: no one is refused while it might serve them. So is one that took no connection until
+the request that probes: it was most likely started again, and the answer to that request may take minutes.
 """
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
 State = Literal["closed", "open", "half-open"]
+Failure = Literal["refused", "answered", "other"]
+"""It took no connection; it said so itself; anything else."""
 FAILURES_TO_OPEN: Final = 5
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 15.0
@@ -28,8 +31,10 @@ class Circuit:
     pause_s: float = FIRST_PAUSE_S
     probing: bool = False
     last_error: str = ""
+    how: Failure = "other"
+    """The last failure."""
     answers: bool = False
-    """The last failure was an answer."""
+    """The last failure was an answer, or since it took no connection it took the one that probes."""
 
     def state(self, now: float) -> State:
         if self.opened_at is None:
@@ -59,10 +64,14 @@ class Circuit:
         self.last_error = ""
         self.answers = False
 
-    def fail(self, now: float, error: str, *, answered: bool = False) -> None:
-        """`answered`: the server said so itself."""
+    def connected(self) -> None:
+        """The probe was let in: where that was all that failed, others need not wait until it is answered."""
+        self.answers = self.answers or self.how == "refused"
+
+    def fail(self, now: float, error: str, *, how: Failure = "other") -> None:
         self.last_error = error
-        self.answers = answered
+        self.how = how
+        self.answers = how == "answered"
         self.failures += 1
         if self.opened_at is not None:
             if now - self.opened_at >= self.pause_s:

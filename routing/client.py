@@ -164,7 +164,6 @@ class Connection(asyncio.Protocol):
     def moved_at(self, moved_s: float) -> None:
         """Another saw bytes at this moment, on the monotonic clock."""
         self.last_byte_at = max(self.last_byte_at, moved_s)
-        self.pool.last_byte_at = max(self.pool.last_byte_at, moved_s)
 
     def take_back(self, unread: bytes) -> None:
         """We read again, beginning with what the other has read and left."""
@@ -181,7 +180,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
 
     def data_received(self, data: bytes) -> None:
-        self.last_byte_at = self.pool.last_byte_at = time.monotonic()
+        self.last_byte_at = time.monotonic()
         sink, decoder = self._sink, self._decoder
         if sink is not None and decoder is not None:
             # A token of a stream usually ends here: a whole chunk, passed on in the frame it came in.

@@ -8,6 +8,7 @@ from typing import Final
 
 from routing.backend import Backend
 from routing.bodies import LARGE_BYTES, Sendable, length
+from routing.circuit import Failure
 from routing.client import Connection
 from routing.errors import Answered, ConnectFailed, Headers, KeyRefused, LegError, StreamError, TimedOut
 from routing.http1 import Head, request_head
@@ -48,7 +49,7 @@ class Leg:
         self.connection: Connection | None = None
         self._timeouts = timeouts
         if not backend.pool.in_use:
-            backend.pool.last_byte_at = time.monotonic()
+            backend.life.began_at = time.monotonic()
         self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
         self._gave_tokens = False
         self._blamed: LegError | None = None
@@ -60,6 +61,8 @@ class Leg:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._taken.give_back()
+        if not self._is_aside and self.backend.is_silent(now := time.monotonic()):
+            self.backend.life.given_up_at = now
         if self.connection is not None:
             self.connection.release()
         self._tell_circuit(error or self._blamed)
@@ -75,7 +78,7 @@ class Leg:
         if error is None or (isinstance(error, Answered) and not error.blames_server):
             circuit.succeed()
         elif isinstance(error, LegError) and error.blames_server and not self._gave_tokens:
-            circuit.fail(time.monotonic(), str(error), answered=isinstance(error, Answered | StreamError))
+            circuit.fail(time.monotonic(), str(error), how=_how(error))
         elif self._probes:
             circuit.abandon()
 
@@ -110,6 +113,8 @@ class Leg:
 
         def sending(connection: Connection) -> None:
             self.connection = connection
+            if self._probes and not connection.uses:
+                self.backend.circuit.connected()
             if before_send is not None:
                 before_send()
 
@@ -155,7 +160,10 @@ class Leg:
     async def read(self) -> bytes:
         """The whole body, which must follow its head within the idle limit."""
         assert self.connection is not None
-        return await self._whole(self.connection, MAX_ANSWER_BYTES)
+        body = await self._whole(self.connection, MAX_ANSWER_BYTES)
+        if not self._is_aside:
+            self.backend.life.moved_at = time.monotonic()
+        return body
 
     async def _whole(self, connection: Connection, limit_bytes: int) -> bytes:
         body = connection.read(limit_bytes)
@@ -169,6 +177,12 @@ class Leg:
             raise TimedOut(
                 f"{self.backend.name} did not end its answer within the idle limit of {limit_s:g} s"
             ) from error
+
+
+def _how(error: LegError) -> Failure:
+    if isinstance(error, ConnectFailed):
+        return "refused"
+    return "answered" if isinstance(error, Answered | StreamError) else "other"
 
 
 def joined(head: bytes, body: Sendable | None) -> Sendable:

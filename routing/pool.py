@@ -30,8 +30,6 @@ class Pool:
         self._opening = 0
         self._retired = False
         self._sweep: asyncio.TimerHandle | None = None
-        self.last_byte_at = 0.0
-        """When any answer of this server last moved, or its work began."""
 
     @property
     def in_use(self) -> int:

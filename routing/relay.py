@@ -39,6 +39,7 @@ class StreamRelay:
         "_key",
         "_last",
         "_leg",
+        "_life",
         "_on_begin",
         "_on_complete",
         "_on_first_token",
@@ -82,6 +83,7 @@ class StreamRelay:
         self._on_complete = complete
         self._held: list[bytes] = []
         self._last = 0.0
+        self._life = leg.backend.life
         self._gaps = record.gaps_ms
         self._template: FrameTemplate | None = None
         self._pump: Pump | None = pump if pump is not None and pump.is_there else None
@@ -106,7 +108,7 @@ class StreamRelay:
         if at == 0 and template.is_token(data):
             now = self._connection.last_byte_at
             self._gaps.append((now - self._last) * 1e3)
-            self._last = now
+            self._last = self._life.moved_at = now
             self._reply.write_frames(data)
             if self._pump is not None:
                 self._usual += 1
@@ -185,7 +187,7 @@ class StreamRelay:
             gaps.append((now - self._last) * 1e3)
         if counting > 1:
             gaps.extend([0.0] * (counting - 1))
-        self._last = now
+        self._last = self._life.moved_at = now
 
     def _begin(self) -> None:
         self.begun = True
@@ -220,6 +222,7 @@ class StreamRelay:
         """`gaps`: native floats, in ms."""
         self._gaps.frombytes(gaps)
         self._last = last_s
+        self._life.moved_at = max(self._life.moved_at, last_s)
         self._connection.moved_at(last_s)
 
     def take_back(self, gaps: bytes, last_s: float, unsent: bytes, answered: bytes, unread: bytes) -> None:

@@ -220,7 +220,7 @@ def test_what_a_silent_server_has_cached_does_not_draw_requests_there(names: tup
     place = layout(*names)
     silent = place.by_id[names[0]]
     silent.pool._opening = 1
-    silent.pool.last_byte_at = NOW - 600
+    silent.life.began_at = NOW - 600
     place.prefixes.put(77, names[0])
     place.sessions.put("ada", names[0])
     wish = Wish(prompt_tokens=2000, session="ada", prefix=[(2048, 77)])
@@ -244,8 +244,8 @@ def test_a_silent_server_is_avoided_while_another_is_there() -> None:
     take(backend(place, "D2").load, streams=1)
     take(backend(place, "D2").load, streams=1)
     backend(place, "D1").pool._opening = backend(place, "D2").pool._opening = 1
-    backend(place, "D1").pool.last_byte_at = NOW - 60
-    backend(place, "D2").pool.last_byte_at = NOW - 0.1
+    backend(place, "D1").life.moved_at = NOW - 60
+    backend(place, "D2").life.moved_at = NOW - 0.1
     assert choose(place).decode.id == "D2"
 
 

@@ -296,6 +296,29 @@ async def test_a_server_that_answers_with_errors_is_the_last_resort(stream: bool
         assert place.router.circuits()["N1"].state == "closed"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_while_a_restarted_server_answers_its_probe_others_are_let_in(stream: bool) -> None:
+    """The answer may take minutes, and it was the connection alone that failed."""
+    async with site({"N1": hangs}, Policy(retries=0)) as place, Client(place.port) as client:
+        circuit = place.router.layouts["m"].by_id["N1"].circuit
+        for _ in range(FAILURES_TO_OPEN):
+            circuit.fail(0.0, "takes no connection", how="refused")
+        await client.chat(stream=stream)
+        await until(lambda: place["N1"].open == 1)
+        place["N1"].script = streams()
+        assert (await place.chat(stream=stream)).status == 200
+
+
+async def test_while_a_server_that_was_silent_is_probed_others_are_kept_out() -> None:
+    async with site({"N1": hangs}, Policy(retries=0)) as place, Client(place.port) as client:
+        circuit = place.router.layouts["m"].by_id["N1"].circuit
+        for _ in range(FAILURES_TO_OPEN):
+            circuit.fail(0.0, "sent no byte within the first-byte limit", how="other")
+        await client.chat()
+        await until(lambda: place["N1"].open == 1)
+        assert (await place.chat()).status == 503
+
+
 async def test_a_failing_server_gets_nothing_while_another_does_well() -> None:
     async with site({"N1": answers(500, BOOM), "N2": streams()}) as place:
         async with asyncio.timeout(LIMIT_S):

@@ -1,0 +1,144 @@
+"""A server whose engine is stuck is left alone, whatever else of it still answers, and found again when it works."""
+
+import time
+
+import pytest
+
+from routing.backend import SILENT_DECODE_S, Backend
+from routing.life import TRY_AGAIN_S, Life
+from routing.limits import is_too_long
+from tests.routing.scripted import Client, Seen, Site, Wire, answers, lists, site, streams, until
+
+LIMIT_S = 20.0
+
+
+def is_silent(life: Life, now: float, *, works: bool = True) -> bool:
+    return life.is_silent(now, works=works, limit_s=LIMIT_S)
+
+
+def test_one_that_has_nothing_to_do_is_not_silent() -> None:
+    assert not is_silent(Life(), 1e6, works=False)
+
+
+def test_one_that_brings_nothing_is_silent_after_the_limit_counted_from_when_its_work_began() -> None:
+    life = Life()
+    life.began_at = 1000.0
+    assert not is_silent(life, 1019.0)
+    assert is_silent(life, 1021.0)
+    life.moved_at = 1020.0
+    assert not is_silent(life, 1021.0)
+
+
+def test_one_that_was_given_up_is_tried_with_one_request_at_a_time_after_a_while() -> None:
+    life = Life()
+    life.moved_at = life.began_at = 1000.0
+    life.given_up_at = 1030.0
+    assert is_silent(life, 1031.0, works=False)
+    later = 1030.0 + TRY_AGAIN_S + 1
+    assert not is_silent(life, later, works=False)
+    life.began_at = later
+    assert is_silent(life, later)
+    life.moved_at = later
+    assert not is_silent(life, later)
+
+
+async def is_stuck(seen: Seen, wire: Wire) -> None:
+    """As vLLM whose engine core hangs: the API server answers what it can alone, and begins streams."""
+    if seen.path == "/tokenize":
+        await wire.json({"count": 2})
+    elif seen.path == "/v1/models":
+        await lists()(seen, wire)
+    elif seen.body.get("temperature", 0) < 0:
+        await wire.json({"error": {"message": "temperature must be non-negative"}}, 400)
+    else:
+        if seen.body.get("stream"):
+            await wire.start_stream()
+        if seen.path == "/v1/responses":
+            await wire.event({"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}})
+        await wire.closed_by_router()
+
+
+def backend(place: Site, name: str) -> Backend:
+    return place.router.layouts["m"].by_id[name]
+
+
+async def served_by(place: Site, count: int = 12) -> set[str]:
+    """By which servers further requests are served, one after another."""
+    return {(await place.chat(stream=True)).headers["x-switchyard-decode"] for _ in range(count)}
+
+
+def drain(place: Site, name: str) -> None:
+    place.publish(servers=[place.server(each, accepting=each != name) for each in place.engines])
+
+
+async def ask_stuck(place: Site, client: Client, path: str = "/v1/chat/completions") -> None:
+    """A streamed request that is sure to go to N1, and to get no further than that."""
+    before = place["N1"].open
+    drain(place, "N2")
+    body = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
+    await client.send("POST", path, body | {"model": "m", "stream": True})
+    await until(lambda: place["N1"].open > before)
+    place.publish()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_what_a_stuck_server_still_answers_is_no_sign_of_life(path: str) -> None:
+    async with site({"N1": is_stuck, "N2": streams()}) as place, Client(place.port) as one, Client(place.port) as two:
+        await ask_stuck(place, one, path)
+        life = backend(place, "N1").life
+        life.began_at -= SILENT_DECODE_S + 1
+        await ask_stuck(place, two, path)
+        drain(place, "N2")
+        assert (await place.chat(temperature=-1)).status == 400
+        place.publish()
+        await is_too_long(backend(place, "N1"), backend(place, "N1"), {"messages": []}, [])
+        assert backend(place, "N1").is_silent(time.monotonic())
+        assert await served_by(place) == {"N2"}
+
+
+async def test_silence_is_remembered_when_all_clients_have_given_up() -> None:
+    async with site({"N1": is_stuck, "N2": streams()}) as place:
+        async with Client(place.port) as client:
+            await ask_stuck(place, client)
+            backend(place, "N1").life.began_at -= SILENT_DECODE_S + 1
+        await until(lambda: place["N1"].open == 0)
+        assert await served_by(place) == {"N2"}
+        backend(place, "N1").life.given_up_at -= TRY_AGAIN_S + 1
+        async with Client(place.port) as trial:
+            await ask_stuck(place, trial)
+            assert await served_by(place) == {"N2"}
+
+
+async def test_a_server_that_works_again_is_found_by_the_request_that_tries() -> None:
+    async with site({"N1": is_stuck, "N2": streams()}) as place:
+        async with Client(place.port) as client:
+            await ask_stuck(place, client)
+            backend(place, "N1").life.began_at -= SILENT_DECODE_S + 1
+        await until(lambda: place["N1"].open == 0)
+        place["N1"].script = streams()
+        backend(place, "N1").life.given_up_at -= TRY_AGAIN_S + 1
+        await served_by(place, 40)
+        assert place["N1"].seen[-1].body["stream"]
+        assert not backend(place, "N1").is_silent(time.monotonic())
+        assert await served_by(place, 40) == {"N1", "N2"}
+
+
+async def test_a_whole_answer_is_a_sign_of_life_and_a_refusal_is_none() -> None:
+    async with site({"N1": answers(200, {"id": "x", "choices": []})}) as place:
+        assert (await place.chat()).status == 200
+        moved_at = backend(place, "N1").life.moved_at
+        assert moved_at > 0
+        place["N1"].script = answers(400, {"error": {"message": "no"}})
+        assert (await place.chat()).status == 400
+        assert backend(place, "N1").life.moved_at == moved_at
+
+
+async def test_all_silent_servers_are_used_when_there_is_no_other() -> None:
+    async with site({"N1": is_stuck}) as place:
+        async with Client(place.port) as client:
+            await client.chat(stream=True)
+            await until(lambda: place["N1"].open == 1)
+            backend(place, "N1").life.began_at -= SILENT_DECODE_S + 1
+        await until(lambda: place["N1"].open == 0)
+        place["N1"].script = streams()
+        assert await served_by(place, 2) == {"N1"}
