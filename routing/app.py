@@ -50,6 +50,8 @@ class CircuitView:
     failures: int
     last_error: str
     retry_in_s: float
+    is_silent: bool = False
+    """It has work and brings nothing: avoided while there is another."""
 
 
 class Router:
@@ -169,6 +171,7 @@ class Router:
                 backend.circuit.failures,
                 backend.circuit.last_error,
                 backend.circuit.retry_in_s(now),
+                backend.is_silent(now),
             )
             for server_id, backend in self._backends.items()
         }

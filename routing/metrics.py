@@ -213,6 +213,8 @@ class RouterMetrics(Collector):
             yield _gauge("server_" + field, f"{field} of each server now.", ("server",), values)
         opened: dict[Labels, float] = {(names[key],): float(view.state != "closed") for key, view in circuits.items()}
         yield _gauge("circuit_open", "1 while a server is left alone after failures.", ("server",), opened)
+        silent: dict[Labels, float] = {(names[key],): float(view.is_silent) for key, view in circuits.items()}
+        yield _gauge("server_silent", "1 while a server with work long brought no token.", ("server",), silent)
         used: dict[Labels, float] = {
             (names[key], kind): float(count)
             for key, counts in connections.items()

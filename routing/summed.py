@@ -67,7 +67,7 @@ class Summed(Collector):
 
 
 def is_highest(family: str, labels: dict[str, str]) -> bool:
-    return family.endswith("_circuit_open") or labels.get("kind") == "limit"
+    return family.endswith(("_circuit_open", "_server_silent")) or labels.get("kind") == "limit"
 
 
 def _plus(one: float, other: float) -> float:

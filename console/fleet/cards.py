@@ -166,10 +166,16 @@ def _older_settings(server: Server) -> str:
 
 
 def _avoided(load: RouterLoad) -> list[Degradation]:
-    if not load.avoided:
-        return []
-    text = f"Routers send it nothing for a while, it failed: {load.avoided}. They try again by themselves."
-    return [Degradation(code="circuit_open", text=text)]
+    if load.avoided:
+        text = f"Routers send it nothing for a while, it failed: {load.avoided}. They try again by themselves."
+        return [Degradation(code="circuit_open", text=text)]
+    if load.is_silent:
+        text = (
+            "It has had requests for long and brings no answer, so routers ask others while there are any. Read its "
+            "log: an engine that is stuck goes on answering /health. Stop it and start it again if it stays so."
+        )
+        return [Degradation(code="no_answers", text=text)]
+    return []
 
 
 def _pair_degradations(server: Server) -> list[Degradation]:

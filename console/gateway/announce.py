@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from console import valkey
 from console.gateway.loads import REPORT_EVERY_S, SILENT_AFTER_S, RouterLoad, RouterReport, members_key, report_key
-from console.gateway.seam import Circuit, Router
+from console.gateway.seam import Circuit, Load, Router
 
 FORGET_AFTER_S = 3600.0
 """Ids of routers that ended without saying so are cleared away."""
@@ -36,8 +36,7 @@ class Announcer:
     def report(self) -> RouterReport:
         circuits = self._router.circuits()
         loads = {
-            int(server_id): RouterLoad(load.inflight, load.handoffs, _avoided(circuits.get(server_id)))
-            for server_id, load in self._router.loads().items()
+            int(server_id): _told(load, circuits.get(server_id)) for server_id, load in self._router.loads().items()
         }
         told = {server_id: load for server_id, load in loads.items() if load != RouterLoad()}
         return RouterReport(self._id, self._epoch(), time.time(), told)
@@ -50,7 +49,13 @@ class Announcer:
                 await client.zrem(members_key(), self._id)
 
 
-def _avoided(circuit: Circuit | None) -> str:
-    if circuit is None or circuit.state == "closed":
+def _told(load: Load, circuit: Circuit | None) -> RouterLoad:
+    if circuit is None:
+        return RouterLoad(load.inflight, load.handoffs)
+    return RouterLoad(load.inflight, load.handoffs, _avoided(circuit), circuit.is_silent)
+
+
+def _avoided(circuit: Circuit) -> str:
+    if circuit.state == "closed":
         return ""
     return circuit.last_error[:LONGEST_REASON] or "it failed repeatedly"

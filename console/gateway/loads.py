@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,9 +23,16 @@ class RouterLoad:
     handoffs: int = 0
     avoided: str = ""
     """Why a router sends it nothing for a while (what failed last); empty while it is used."""
+    is_silent: bool = False
+    """It has work, and a router has long had no token of it."""
 
     def __add__(self, other: "RouterLoad") -> "RouterLoad":
-        return RouterLoad(self.inflight + other.inflight, self.handoffs + other.handoffs, self.avoided or other.avoided)
+        return RouterLoad(
+            self.inflight + other.inflight,
+            self.handoffs + other.handoffs,
+            self.avoided or other.avoided,
+            self.is_silent or other.is_silent,
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -51,7 +58,7 @@ class RouterReport:
     loads: Mapping[int, RouterLoad]
 
     def encode(self) -> str:
-        loads = {server: (load.inflight, load.handoffs, load.avoided) for server, load in self.loads.items()}
+        loads = {server: astuple(load) for server, load in self.loads.items()}
         return json.dumps({"id": self.id, "epoch": self.epoch, "at": self.at, "loads": loads})
 
     @classmethod

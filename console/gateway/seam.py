@@ -24,6 +24,9 @@ class Circuit(Protocol):
     @property
     def last_error(self) -> str: ...
 
+    @property
+    def is_silent(self) -> bool: ...
+
 
 class Running(Protocol):
     """A request on its way; the gaps of its record grow while it streams."""

@@ -15,6 +15,7 @@ class Degradation(TypedDict):
         "pair_failed",
         "kv_not_transferred",
         "circuit_open",
+        "no_answers",
         "silent_log",
         "unhealthy",
         "left_behind",

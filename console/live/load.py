@@ -34,7 +34,7 @@ class LoadWatch:
     ) -> None:
         self._collector, self._servers, self._engines, self._draw = collector, servers, engines, draw
         self._told: dict[int, tuple[LoadEvent, float]] = {}
-        self._avoided: set[int] = set()
+        self._shunned: set[int] = set()
 
     async def follow(self) -> None:
         async with valkey.async_client() as client:
@@ -45,8 +45,8 @@ class LoadWatch:
 
     async def look(self, router_loads: Mapping[int, RouterLoad]) -> None:
         self.tell(router_loads)
-        avoided = {server_id for server_id, load in router_loads.items() if load.avoided}
-        changed, self._avoided = avoided ^ self._avoided, avoided
+        shunned = {server_id for server_id, load in router_loads.items() if load.avoided or load.is_silent}
+        changed, self._shunned = shunned ^ self._shunned, shunned
         with suppress(Error):  # the card says it when the database is back
             for server_id in changed:
                 await self._draw(server_id)

@@ -194,3 +194,10 @@ def test_a_card_says_that_routers_leave_its_server_alone_and_why() -> None:
     card = cards.server_card(make_server(state=S.READY), RouterLoad(avoided="connection refused"))
     [found] = [note for note in card["degradations"] if note["code"] == "circuit_open"]
     assert "connection refused" in found["text"]
+
+
+def test_a_card_says_that_its_server_brings_no_answers_though_it_is_asked() -> None:
+    server = make_server(state=S.READY)
+    for is_silent in (True, False):
+        card = cards.server_card(server, RouterLoad(2, 0, is_silent=is_silent))
+        assert ("no_answers" in {note["code"] for note in card["degradations"]}) is is_silent

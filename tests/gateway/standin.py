@@ -17,6 +17,7 @@ class StandInLoad:
 class StandInCircuit:
     state: str = "closed"
     last_error: str = ""
+    is_silent: bool = False
 
 
 @dataclass

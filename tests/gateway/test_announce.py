@@ -38,6 +38,13 @@ async def test_it_says_which_servers_it_leaves_alone_and_why(valkey: "redis.Redi
     }
 
 
+async def test_it_says_which_servers_have_work_and_bring_nothing(valkey: "redis.Redis") -> None:
+    carried = {"4": StandInLoad(2), "5": StandInLoad(2)}
+    await announce(StandInRouter(carried=carried, broken={"4": StandInCircuit(is_silent=True), "5": StandInCircuit()}))
+    assert {server_id: load.is_silent for server_id, load in loads.read().items()} == {4: True, 5: False}
+    assert (loads.read()[4] + loads.read()[5]).is_silent
+
+
 async def test_what_it_said_expires(valkey: "redis.Redis") -> None:
     await announce(StandInRouter())
     left_ms = valkey.pttl(loads.report_key("router-a"))

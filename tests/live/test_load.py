@@ -93,3 +93,5 @@ async def test_a_card_is_drawn_anew_when_its_server_is_left_alone_and_when_it_is
     assert drawn == [4]
     await watched.look({4: RouterLoad(1, 0)})
     assert drawn == [4, 4]
+    await watched.look({4: RouterLoad(1, 0, is_silent=True)})
+    assert drawn == [4, 4, 4]

@@ -93,6 +93,7 @@ async def test_what_a_stuck_server_still_answers_is_no_sign_of_life(path: str) -
         place.publish()
         await is_too_long(backend(place, "N1"), backend(place, "N1"), {"messages": []}, [])
         assert backend(place, "N1").is_silent(time.monotonic())
+        assert {name: view.is_silent for name, view in place.router.circuits().items()} == {"N1": True, "N2": False}
         assert await served_by(place) == {"N2"}
 
 

@@ -54,6 +54,7 @@ def test_the_sum_of_one_is_what_it_says_itself() -> None:
 
 def test_circuits_and_limits_do_not_add_up() -> None:
     assert is_highest("switchyard_router_circuit_open", {"server": "a"})
+    assert is_highest("switchyard_router_server_silent", {"server": "a"})
     assert is_highest("switchyard_router_connections", {"server": "a", "kind": "limit"})
     assert not is_highest("switchyard_router_connections", {"server": "a", "kind": "idle"})
 
