@@ -1,5 +1,8 @@
 """Processes of real servers that are killed, and stops that the engine does not heed."""
 
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
 import psutil
 import pytest
 
@@ -63,6 +66,38 @@ def test_a_prefill_server_whose_engine_was_killed_starts_again_and_hands_over(de
     with demo.load().running() as load:
         load.wait_for_answers_through(prefill["name"], "prefill")
     assert load.problems == []
+
+
+def test_an_engine_core_that_hangs_is_said_to_bring_no_answers_and_is_used_when_it_goes_on(
+    demo: Yard, third: str
+) -> None:
+    """Its API server answers /health and begins streams all the while."""
+    if demo.server(third)["state"] == "ready":
+        demo.stop_server(third)  # It would do what one server does alone.
+    name = demo.make_ready(demo.in_role("decode")["name"])["name"]
+    core = demo.engine_core(name)
+    core.suspend()
+    try:
+        with ThreadPoolExecutor() as pool:
+            asked = [pool.submit(two_prompts, demo) for _ in range(2)]
+            wait_for(lambda: notes_on(demo, name) == {"no_answers"}, "its card says so", NOTICE_LIMIT_S)
+            assert demo.server(name)["state"] == "ready"
+            core.resume()
+            assert [answer.result() for answer in asked] == [200, 200]
+    finally:
+        core.resume()
+    wait_for(lambda: not notes_on(demo, name), "its card says no more of it")
+
+
+def two_prompts(demo: Yard) -> int:
+    """The status of an answer that one server gives, as soon as there is one."""
+    body = {"model": demo.demo["model"], "prompt": ["one", "two"], "max_tokens": 4, "stream": True}
+    key = {"Authorization": f"Bearer {demo.demo['inference_key']}"}
+    return httpx.post(f"{demo.url}/v1/completions", json=body, headers=key, timeout=NOTICE_LIMIT_S).status_code
+
+
+def notes_on(demo: Yard, name: str) -> set[str]:
+    return {note["code"] for note in demo.server(name)["degradations"]}
 
 
 def test_stopping_a_real_server_leaves_nothing_of_it(demo: Yard) -> None:
