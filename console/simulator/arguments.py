@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from .adapters import Adapter, parse_adapter
 from .cors import Cors
 
 ROLES = ("kv_producer", "kv_both", "kv_consumer")
@@ -116,6 +117,7 @@ class Arguments:
     host: str
     port: int
     names: tuple[str, ...]
+    adapters: tuple[Adapter, ...]
     max_model_len: int | None
     block_size: int
     token_budget: int
@@ -183,6 +185,7 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     add("--host", default="0.0.0.0")
     add("--port", type=int, default=8000)
     add("--served-model-name", nargs="+", default=[])
+    add("--lora-modules", nargs="+", type=parse_adapter, default=[])
     add("--api-key", nargs="+", default=[])
     add("--root-path", default="")
     for name in ("--allowed-origins", "--allowed-methods", "--allowed-headers"):
@@ -258,6 +261,7 @@ def _arguments(parser: argparse.ArgumentParser, found: argparse.Namespace, model
         host=found.host,
         port=found.port,
         names=tuple(found.served_model_name) or (model,),
+        adapters=tuple(found.lora_modules),
         max_model_len=found.max_model_len,
         block_size=found.block_size,
         token_budget=found.max_num_batched_tokens,

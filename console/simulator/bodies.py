@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 from . import fields
+from .adapters import Adapters
 from .refusals import Refused, invalid, missing
 from .text import CHARACTERS_PER_TOKEN, EOS_TOKEN_ID, VOCABULARY_SIZE, json_for_schema, tokenize
 from .wire import HttpRequest
@@ -22,6 +23,7 @@ class ServerFacts:
     """What the checks need to know of the server."""
 
     names: tuple[str, ...]
+    adapters: Adapters
     max_model_len: int
     max_logprobs: int
     auto_tools: bool
@@ -79,7 +81,7 @@ def parse_json(request: HttpRequest) -> Body:
 def common(body: Body, facts: ServerFacts) -> None:
     """The checks of read fields that all APIs share. Raises Refused."""
     model = body.get("model")
-    if model and model not in facts.names:
+    if model and model not in facts.names and model not in facts.adapters:
         raise Refused(f"The model `{model}` does not exist.", "NotFoundError", "model", 404)
     temperature = body.get("temperature")
     if temperature is not None and not 0 <= temperature <= 2:
@@ -90,6 +92,12 @@ def common(body: Body, facts: ServerFacts) -> None:
         raise Refused(f"n must be at least 1, got {n}.")
     if n > 1 and temperature == 0:
         raise Refused(f"n must be 1 when using greedy sampling, got {n}.")
+
+
+def answering_name(body: Body, facts: ServerFacts) -> str:
+    """An adapter's own name, else the first of the model's, whichever of them was asked for."""
+    name = body.get("model")
+    return str(name) if name in facts.adapters else facts.names[0]
 
 
 def check_stream_options(body: Body) -> None:
@@ -308,7 +316,7 @@ def _wanted(
     sampled_seed = body.get("seed") if body.get("temperature") != 0 else None
     return Wanted(
         body=body,
-        model=body.get("model") or facts.names[0],
+        model=answering_name(body, facts),
         prompts=prompts,
         prompt_texts=texts,
         max_tokens=most,
@@ -328,10 +336,17 @@ def _wanted(
         tool_name=tool_name,
         tool_is_named=tool_is_named,
         kv=body.get("kv_transfer_params"),
-        salt=crc32(str(body["cache_salt"]).encode()) if body.get("cache_salt") else 0,
+        salt=_salt(body, facts),
         local_prompt=local_prompt,
         return_token_ids=bool(body.get("return_token_ids")),
     )
+
+
+def _salt(body: Body, facts: ServerFacts) -> int:
+    """Caches of other adapters, and under other salts, are none for this prompt."""
+    adapter = body["model"] if body.get("model") in facts.adapters else ""
+    salt = body.get("cache_salt") or ""
+    return crc32(f"{adapter}{salt}".encode()) if adapter or salt else 0
 
 
 def _natural_tokens(body: Body, facts: ServerFacts, limit: int | None, min_tokens: int) -> int | None:
@@ -380,4 +395,4 @@ def embeddings(body: Body, facts: ServerFacts) -> dict[str, Any]:
     ]
     tokens = sum(len(tokenize(str(text))) for text in texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
-    return {"object": "list", "model": body.get("model") or facts.names[0], "data": data, "usage": usage}
+    return {"object": "list", "model": answering_name(body, facts), "data": data, "usage": usage}

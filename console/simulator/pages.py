@@ -36,6 +36,11 @@ class Pages:
             "/redoc": {"GET": self._docs},
         }
         routes |= {path: {"POST": self._not_simulated} for path in _NOT_SIMULATED}
+        if self._facts.adapters.may_change:
+            routes |= {
+                "/v1/load_lora_adapter": {"POST": self._changes_adapters(self._facts.adapters.load)},
+                "/v1/unload_lora_adapter": {"POST": self._changes_adapters(self._facts.adapters.unload)},
+            }
         if self._arguments.pooling:
             return routes | {"/v1/embeddings": {"POST": self._embeddings}}
         return routes | {
@@ -45,7 +50,20 @@ class Pages:
         }
 
     def model_list(self) -> dict[str, Any]:
-        return {"object": "list", "data": [self._model_card(name) for name in self._facts.names]}
+        cards = [self._model_card(name) for name in self._facts.names]
+        for adapter, parent in self._facts.adapters.parents():
+            of_adapter = {"root": adapter.path, "parent": parent, "max_model_len": None}
+            cards.append(self._model_card(adapter.name) | of_adapter)
+        return {"object": "list", "data": cards}
+
+    def _changes_adapters(self, change: Callable[[dict[str, Any]], str]) -> Handler:
+        def handler(request: HttpRequest, reply: Reply) -> None:
+            try:
+                reply.full(200, change(bodies.parse_json(request)).encode(), "")
+            except Refused as refusal:
+                reply.json(refusal.code, refusal.as_json())
+
+        return handler
 
     def _model_card(self, name: str) -> dict[str, Any]:
         permission = {

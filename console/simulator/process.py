@@ -15,6 +15,7 @@ import orjson
 
 from . import arguments as command_line
 from . import loglines
+from .adapters import Adapters
 from .app import App
 from .arguments import Arguments
 from .bodies import ServerFacts
@@ -140,6 +141,11 @@ class Server:
         arguments = self._arguments
         facts = ServerFacts(
             names=arguments.names,
+            adapters=Adapters(
+                arguments.names,
+                arguments.adapters,
+                may_change=self._environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") == "1",
+            ),
             max_model_len=self._started.max_model_len,
             max_logprobs=arguments.max_logprobs,
             auto_tools=arguments.auto_tools,
