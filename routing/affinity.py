@@ -30,10 +30,11 @@ class Memory:
             self._servers.popitem(last=False)
 
 
-def prefix_keys(prompt: bytes | memoryview) -> list[tuple[int, int]]:
-    """(bytes covered, key) for each beginning of the prompt, shortest first."""
+def prefix_keys(prompt: bytes | memoryview, name: str | None = None) -> list[tuple[int, int]]:
+    """(bytes covered, key) for each beginning of the prompt, shortest first. `name`: of an adapter, whose caches are
+    others."""
     keys: list[tuple[int, int]] = []
-    start, length, key = 0, FIRST_BLOCK_BYTES, 0
+    start, length, key = 0, FIRST_BLOCK_BYTES, 0 if name is None else hash(name)
     while length <= len(prompt) and len(keys) < BLOCKS:
         key = hash((key, bytes(prompt[start:length])))
         keys.append((length, key))

@@ -22,6 +22,7 @@ from routing.http1 import Headers, unframed
 from routing.loads import Load, Sample
 from routing.metrics import RouterMetrics
 from routing.models import model_cards
+from routing.names import Names
 from routing.paths import is_ours
 from routing.pump import Pump
 from routing.record import Observer, Record
@@ -76,6 +77,7 @@ class Router:
         self.responses = Memory() if seat is None else seat.responses
         """Which server made which stored response."""
         self.catch_up = catch_up or _nothing_newer
+        self.names = Names()
         self._observer = observer
         self._seat = seat
         self._backends: dict[str, Backend] = {}
@@ -106,6 +108,7 @@ class Router:
             if self._backends.get(server_id) is not backend:
                 backend.pool.retire()
         self.layouts = {deployment.name: self._lay_out(deployment) for deployment in table.deployments.values()}
+        self.names.swap(table, self._backends)
         if self._swapped is not None:
             self._swapped.set()
             self._swapped = None
@@ -129,6 +132,8 @@ class Router:
                 layout = self.layouts.get(ask.deployment.name)
                 if layout is None:
                     raise Refusal(404, f"{ask.deployment.model} is not served any more.", kind="NotFoundError")
+                if ask.listed is not None:
+                    layout = await self.names.narrowed(layout, ask.listed)
                 try:
                     return layout, Chooser(layout, ask.wish, time.monotonic()).choose()
                 except Refusal:
@@ -197,7 +202,7 @@ class Router:
             backend.sample = Sample(time.monotonic(), kv_usage, waiting, running)
 
     async def models(self, request: Request) -> tuple[bytes, Headers]:
-        return await model_cards(request, self.table, self._backends)
+        return await model_cards(request, self.table, self._backends, self.names)
 
     async def preflight(self, request: Request) -> tuple[int, Headers, bytes]:
         return await preflight(request, self.table, self._backends)
@@ -207,6 +212,7 @@ class Router:
         running = [exchange.stop() for exchange in self._active]
         await asyncio.gather(*running, return_exceptions=True)
         await end_soon(self._releases)
+        self.names.close()
         for backend in self._backends.values():
             backend.pool.retire()
         self.pump.close()

@@ -11,6 +11,7 @@ from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, NotInTable, Refusal
 from routing.large import find, read_large
+from routing.names import Names
 from routing.paths import response_of
 from routing.reply import Request
 from routing.sse import DIALECTS
@@ -37,6 +38,8 @@ class Ask:
     touched: bool
     """The body is no longer what the client's bytes say."""
     deployment: Deployment
+    listed: str | None
+    """The name it asks for, where that is not the deployment's own: servers that list it may do it."""
     wish: Wish
     streamed: bool
     prompt_bytes: int
@@ -104,9 +107,10 @@ async def _read_form(raw: bodies.Raw) -> dict[str, Any]:
     return {"model": found[1].decode("utf-8", "replace")} if found else {}
 
 
-def deployment_for(table: Table, model: object, hashed_key: str | None) -> Deployment:
-    """Raises `NotInTable`: 404 naming what is served, 401 for a wrong key, 503 when nothing is served at all. Raises
-    `Refusal` for what is no model's name."""
+def deployment_for(table: Table, names: Names, model: object, hashed_key: str | None) -> Deployment:
+    """The one that is called so; else the first whose servers list it (`Names.find`). Raises `NotInTable`: 404 naming
+    what is served, 401 for a wrong key, 503 when nothing is served at all. Raises `Refusal` for what is no model's
+    name."""
     if not table.deployments:
         raise NotInTable(
             503,
@@ -117,9 +121,13 @@ def deployment_for(table: Table, model: object, hashed_key: str | None) -> Deplo
     if model is not None and not isinstance(model, str):
         raise Refusal(400, "The model is not a string. Send the name of one.", kind="Bad Request", param="model")
     deployment = _named(table, model)
-    open_to_key = [other.model for other in table.deployments.values() if may_use(other, hashed_key)]
     if deployment is not None and may_use(deployment, hashed_key):
         return deployment
+    open_to_key = [other.model for other in table.deployments.values() if may_use(other, hashed_key)]
+    if deployment is None and model:
+        for other in names.find(table, model):
+            if may_use(other, hashed_key):
+                return other
     if deployment is not None or not open_to_key:
         raise NotInTable(
             401,
@@ -134,15 +142,15 @@ def deployment_for(table: Table, model: object, hashed_key: str | None) -> Deplo
     )
 
 
-def _named(table: Table, model: object) -> Deployment | None:
-    if isinstance(model, str) and model in table.deployments:
+def _named(table: Table, model: str | None) -> Deployment | None:
+    if model and model in table.deployments:
         return table.deployments[model]
     if not model and len(table.deployments) == 1:
         return next(iter(table.deployments.values()))
     return None
 
 
-async def read_ask(request: Request, table: Table, kind: str, responses: Memory) -> Ask:
+async def read_ask(request: Request, table: Table, names: Names, kind: str, responses: Memory) -> Ask:
     """`responses` knows which server made which stored response."""
     body, at = await read_body(request)
     touched = bodies.without_handoff(body)
@@ -150,12 +158,13 @@ async def read_ask(request: Request, table: Table, kind: str, responses: Memory)
     model = body.get("model")
     if kind == "response" and model is None:
         model = _model_of(table, maker)
-    deployment = deployment_for(table, model, hashed_key_of(request))
+    deployment = deployment_for(table, names, model, hashed_key_of(request))
+    listed = model if model and model != deployment.model else None
     streamed = body.get("stream") is True
     whole = bodies.why_not_split(request.path, body) if kind == "split" else "served by one server"
     prompt = memoryview(request.body)[at:] if request.path in DIALECTS else memoryview(b"")
-    wish = _wish(request, body, deployment, prompt, whole, maker)
-    return Ask(request, body, touched, deployment, wish, streamed, len(prompt), headers_for_servers(request))
+    wish = _wish(request, body, deployment, listed, prompt, whole, maker)
+    return Ask(request, body, touched, deployment, listed, wish, streamed, len(prompt), headers_for_servers(request))
 
 
 def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory) -> str | None:
@@ -182,6 +191,7 @@ def _wish(
     request: Request,
     body: dict[str, Any],
     deployment: Deployment,
+    listed: str | None,
     prompt: memoryview,
     whole: str | None,
     maker: str | None,
@@ -192,7 +202,7 @@ def _wish(
         whole=whole,
         only=maker,
         session=_session(request, body) if policy.session_affinity else None,
-        prefix=prefix_keys(prompt) if policy.prefix_affinity else (),
+        prefix=prefix_keys(prompt, listed) if policy.prefix_affinity else (),
     )
 
 

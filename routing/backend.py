@@ -1,6 +1,6 @@
 """One server as the router knows it: its connections, its load, its circuit. One per start of the server."""
 
-from typing import Final
+from typing import Any, Final
 
 from routing.circuit import Circuit
 from routing.life import Life
@@ -16,7 +16,7 @@ SILENT_PREFILL_S: Final = 120.0
 class Backend:
     """Shared by all requests. `server` follows the table; a new generation gets a new backend."""
 
-    __slots__ = ("circuit", "life", "load", "pool", "sample", "server")
+    __slots__ = ("cards", "circuit", "life", "load", "names", "pool", "sample", "server", "was_asked")
 
     def __init__(self, server: Server, connections: int, load: Load | None = None) -> None:
         self.server = server
@@ -25,6 +25,12 @@ class Backend:
         self.circuit = Circuit()
         self.life = Life()
         self.sample: Sample | None = None
+        self.cards: list[dict[str, Any]] | None = None
+        """What it said last of its models; None until it did."""
+        self.names: frozenset[str] = frozenset()
+        """Under which it answers, by its cards."""
+        self.was_asked = False
+        """For its cards, whether it answered or not."""
 
     @property
     def id(self) -> str:

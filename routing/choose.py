@@ -56,6 +56,8 @@ class Layout:
     """A deployment with its backends by role; made once per table."""
 
     deployment: Deployment
+    model: str
+    """The name by which it was asked for."""
     prefill: tuple[Backend, ...]
     decode: tuple[Backend, ...]
     plain: tuple[Backend, ...]
@@ -75,13 +77,22 @@ def lay_out(deployment: Deployment, backends: Sequence[Backend]) -> Layout:
         role: tuple(backend for backend in backends if backend.server.role == role)
         for role in ("prefill", "decode", "plain")
     }
-    layout = Layout(deployment, by_role["prefill"], by_role["decode"], by_role["plain"])
+    layout = Layout(deployment, deployment.model, by_role["prefill"], by_role["decode"], by_role["plain"])
     layout.by_id = {backend.id: backend for backend in backends}
     if deployment.pairs is None:
         layout.partners = dict.fromkeys((prefill.id for prefill in layout.prefill), layout.decode)
     else:
         layout.partners = _partners(layout, deployment.pairs)
     return layout
+
+
+def narrowed(layout: Layout, name: str) -> Layout:
+    """With the servers that list `name` only, and what is remembered of all of them."""
+    listing = [backend for backend in layout.by_id.values() if name in backend.names]
+    narrow = lay_out(layout.deployment, listing)
+    narrow.model = name
+    narrow.sessions, narrow.prefixes = layout.sessions, layout.prefixes
+    return narrow
 
 
 def _partners(layout: Layout, pairs: frozenset[tuple[str, str]]) -> dict[str, tuple[Backend, ...]]:
@@ -288,7 +299,7 @@ class Chooser:
         starting = " A server is starting." if self._layout.deployment.starting else ""
         return Refusal(
             503,
-            f"{self._layout.deployment.model} cannot be served now: {why}.{starting} Try again in a few seconds.",
+            f"{self._layout.model} cannot be served now: {why}.{starting} Try again in a few seconds.",
             kind="ServiceUnavailableError",
             retry_after_s=RETRY_AFTER_S,
         )

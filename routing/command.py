@@ -21,10 +21,10 @@ import uvicorn
 from routing import how_it_runs
 from routing.app import Message, Receive, Router, Scope, Send
 from routing.backend import Backend
+from routing.cards import ask_cards
 from routing.colleagues import Colleagues
 from routing.errors import KeyRefused, LegError
 from routing.listening import CannotListen, Port
-from routing.models import ask_cards
 from routing.summed import pack, render
 from routing.table import LEAST, Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 from routing.tuning import tune_process

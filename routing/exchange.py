@@ -157,14 +157,21 @@ class Exchange:
 
     async def _serve(self) -> None:
         kind = self._check_path()
+        refusal = await self._serve_if_known(kind)
+        if refusal is not None and await self._has_newer_table():
+            refusal = await self._serve_if_known(kind)
+        if refusal is not None and kind != "models" and refusal.param == "model":
+            await self._router.names.learn()
+            refusal = await self._serve_if_known(kind)
+        if refusal is not None:
+            raise refusal
+
+    async def _serve_if_known(self, kind: str) -> NotInTable | None:
         try:
             await self._serve_by_table(kind)
-            return
         except NotInTable as unknown:
-            refusal = unknown
-        if not await self._has_newer_table():
-            raise refusal
-        await self._serve_by_table(kind)
+            return unknown
+        return None
 
     async def _serve_by_table(self, kind: str) -> None:
         if kind == "models":
@@ -174,7 +181,7 @@ class Exchange:
         if kind == "preflight":
             self._answer.whole(*await self._router.preflight(self._request))
             return
-        ask = await read_ask(self._request, self._table, kind, self._router.responses)
+        ask = await read_ask(self._request, self._table, self._router.names, kind, self._router.responses)
         self.record.deployment = ask.deployment.name
         self.record.streamed = ask.streamed
         self.record.estimated_prompt_tokens = ask.wish.prompt_tokens
@@ -210,7 +217,10 @@ class Exchange:
         # A comment sends the head, and who may read the answer is for the server to say in it.
         if ask.streamed and policy.comment_every_s is not None and not comes_from_elsewhere(self._request):
             self._answer.comment_every(policy.comment_every_s)
-        tries = Tries(self._layouts[ask.deployment.name], ask)
+        layout = self._layouts[ask.deployment.name]
+        if ask.listed is not None:
+            layout = await self._router.names.narrowed(layout, ask.listed)
+        tries = Tries(layout, ask)
         if policy.timeouts.total_s is None:
             await self._attempts(ask, tries)
             return
@@ -240,15 +250,23 @@ class Exchange:
                 self._router.count_failure(choice, error, on_prefill=attempt.on_prefill)
                 if self.client_left:  # While the prefill server's answer came, of which nothing is to be freed now.
                     raise asyncio.CancelledError from error
-                if not self._may_retry(error, tries.layout):
+                if not self._may_retry(error, tries.layout, is_disowned=self._is_disowned(ask, attempt, choice, error)):
                     raise
                 tries.failed(attempt, choice, error)
             finally:
                 self._attempt = None
                 self._router.look_after(attempt, job, tries.layout)
 
-    def _may_retry(self, error: LegError, layout: Layout) -> bool:
-        if self._answer.committed or (isinstance(error, Answered | StreamError) and error.is_clients):
+    def _is_disowned(self, ask: Ask, attempt: Attempt, choice: Choice, error: LegError) -> bool:
+        """The server does not list the name any more under which it was chosen."""
+        if ask.listed is None:
+            return False
+        server = choice.prefill if attempt.on_prefill and choice.prefill is not None else choice.decode
+        return self._router.names.disowns(server, ask.listed, error)
+
+    def _may_retry(self, error: LegError, layout: Layout, *, is_disowned: bool) -> bool:
+        is_clients = isinstance(error, Answered | StreamError) and error.is_clients
+        if self._answer.committed or (is_clients and not is_disowned):
             return False
         return self.record.attempts <= layout.policy.retries and self._router.budget.withdraw()
 

@@ -2,33 +2,42 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
 from routing.ask import hashed_key_of, may_use
 from routing.backend import Backend
-from routing.cors import ORIGIN, for_own_answer, of_server
-from routing.errors import BadAnswer, Headers, LegError, NotInTable
-from routing.leg import Leg
+from routing.cards import Card, fetch_cards
+from routing.cors import ORIGIN, for_own_answer
+from routing.errors import Headers, NotInTable
+from routing.names import Names
 from routing.reply import Request
-from routing.table import Deployment, Table, Timeouts
+from routing.table import Deployment, Table
 
-CARD_TIMEOUTS = Timeouts(connect_s=1.0, first_byte_s=2.0)
-Card = dict[str, Any]
+OTHERS_WITHIN_S = 0.5
+"""How long a list of models waits for what all servers say, when one of each deployment has said it."""
 
 
-async def model_cards(request: Request, table: Table, backends: Mapping[str, Backend]) -> tuple[bytes, Headers]:
+async def model_cards(
+    request: Request, table: Table, backends: Mapping[str, Backend], names: Names
+) -> tuple[bytes, Headers]:
     """The answer's body, and who may read it. Raises `NotInTable`: 401 when the key opens nothing, 404 for one model
     that is not there."""
     hashed_key = hashed_key_of(request)
-    mine = [deployment for deployment in table.deployments.values() if may_use(deployment, hashed_key)]
+    mine = sorted(
+        (deployment for deployment in table.deployments.values() if may_use(deployment, hashed_key)),
+        key=lambda deployment: deployment.name,
+    )
     if table.deployments and not mine:
         raise NotInTable(401, "Send an inference key as `Authorization: Bearer KEY`.", kind="AuthenticationError")
     origin = request.get(ORIGIN)
     asked = [] if origin is None else [(ORIGIN, origin)]
-    found = await asyncio.gather(*(_cards_of(deployment, backends, asked) for deployment in mine))
-    cards = {str(card.get("id")): card for cards, _ in found for card in cards}
+    asking = asyncio.gather(*(_cards_of(deployment, backends, asked) for deployment in mine))
+    if any(len(deployment.servers) > 1 for deployment in mine):
+        await names.look(OTHERS_WITHIN_S)
+    found = await asking
+    told = [(one, [*shown, *names.cards_of(one)]) for one, (shown, _) in zip(mine, found, strict=True)]
+    cards = _by_name(told)
     headers = _agreed([said for _, said in found if said is not None], request) if asked else []
     name = request.path.removeprefix("/v1/models").strip("/")
     if not name:
@@ -36,6 +45,19 @@ async def model_cards(request: Request, table: Table, backends: Mapping[str, Bac
     if name not in cards:
         raise NotInTable(404, f"The model `{name}` is not served here.", kind="NotFoundError", param="model")
     return orjson.dumps(cards[name]), headers
+
+
+def _by_name(told: list[tuple[Deployment, list[Card]]]) -> dict[str, Card]:
+    """Of each name the card of the deployment that a request for it goes to: the one called so, else the first."""
+    found: dict[str, Card] = {}
+    own: set[str] = set()
+    for deployment, cards in told:
+        for card in cards:
+            name = str(card.get("id"))
+            if name not in found or (name == deployment.model and name not in own):
+                found[name] = card
+                own |= {name} & {deployment.model}
+    return found
 
 
 def _agreed(said: list[Headers], request: Request) -> Headers:
@@ -58,27 +80,3 @@ async def _cards_of(
             if cards:
                 return cards, said
     return [{"id": deployment.model, "object": "model", "created": 0, "owned_by": "vllm"}], None
-
-
-async def fetch_cards(backend: Backend, asked: Headers) -> tuple[list[Card], Headers]:
-    """Empty when the server does not answer: one that is down must not take the others' cards away."""
-    try:
-        return await _ask(backend, asked)
-    except LegError:
-        return [], []
-
-
-async def ask_cards(backend: Backend) -> list[Card]:
-    """Raises `LegError`."""
-    cards, _ = await _ask(backend, [])
-    return cards
-
-
-async def _ask(backend: Backend, headers: Headers) -> tuple[list[Card], Headers]:
-    with Leg(backend, CARD_TIMEOUTS, is_aside=True) as leg:
-        await leg.open("GET", "/v1/models", headers, None)
-        raw, said = await leg.read(), of_server(leg.head.headers)
-    try:
-        return [card for card in orjson.loads(raw)["data"] if isinstance(card, dict)], said
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadAnswer(f"{backend.name} did not answer /v1/models with a list of models") from error

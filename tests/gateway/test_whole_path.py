@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 import redis
 from django.db import OperationalError
@@ -108,6 +109,22 @@ def test_a_split_request_names_both_servers_and_marks_its_long_prompt(
     parts = (record.chosen_ms, record.prefill_answered_ms, record.first_token_ms)
     assert None not in parts
     assert list(parts) == sorted(part for part in parts if part is not None)
+
+
+def test_an_adapter_that_is_loaded_while_its_server_runs_is_listed_and_served_at_once(
+    web: RunningWeb, deployment: Deployment, plain: SimulatedServer
+) -> None:
+    register(plain, deployment, "plain-1")
+    with SimulatedServer("plain", env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}) as other:
+        register(other, deployment, "plain-2")
+        on_every_router(web)
+        assert web.client.post("/v1/completions", json=completion(model="late")).status_code == 404
+        load = {"lora_name": "late", "lora_path": "/late"}
+        assert httpx.post(f"{other.url}/v1/load_lora_adapter", json=load).status_code == 200
+        assert "late" in [card["id"] for card in web.client.get("/v1/models").json()["data"]]
+        answer = web.client.post("/v1/completions", json=completion(model="late", stream=False))
+    assert (answer.status_code, answer.json()["model"]) == (200, "late")
+    assert answer.headers["x-switchyard-decode"] == "plain-2"
 
 
 def test_a_request_that_is_not_streamed_has_no_dot_and_no_ttft(
