@@ -5,6 +5,7 @@ from typing import Final
 
 from routing.cors import for_own_answer
 from routing.errors import Answered, Headers, LegError, Refusal, StreamError, error_event
+from routing.paths import INVOCATIONS
 from routing.record import Outcome, Record
 from routing.reply import Reply, Request
 from routing.sse import DIALECTS
@@ -93,7 +94,8 @@ class Answer:
 
     def _end_in_band(self, refusal: Refusal) -> None:
         self._record.outcome = outcome_of(refusal.status)
-        dialect = DIALECTS.get(self._record.path)
+        # In a chat and in a completion it is the same.
+        dialect = "chat" if self._record.path == INVOCATIONS else DIALECTS.get(self._record.path)
         if dialect is None:
             self.break_off()
             return

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from routing.affinity import Memory
+from routing.asides import Told
 from routing.ask import Ask
 from routing.attempt import Attempt, Job
 from routing.backend import Backend
 from routing.budget import Budget
 from routing.choose import Choice, Chooser, Layout, lay_out
 from routing.circuit import State
-from routing.cors import preflight
+from routing.cors import is_preflight, preflight
 from routing.errors import LegError, Refusal
 from routing.exchange import Exchange
 from routing.handoff import Handoff
@@ -24,6 +25,7 @@ from routing.metrics import RouterMetrics
 from routing.models import model_cards
 from routing.names import Names
 from routing.paths import is_ours
+from routing.probes import probe
 from routing.pump import Pump
 from routing.record import Observer, Record
 from routing.release import end_soon, release
@@ -204,8 +206,10 @@ class Router:
     async def models(self, request: Request) -> tuple[bytes, Headers]:
         return await model_cards(request, self.table, self._backends, self.names)
 
-    async def preflight(self, request: Request) -> tuple[int, Headers, bytes]:
-        return await preflight(request, self.table, self._backends)
+    async def ask_any(self, request: Request) -> Told:
+        """What one server says to a question about no model, a browser's preflight among them."""
+        ask = preflight if is_preflight(request) else probe
+        return await ask(request, self.table, self._backends)
 
     async def aclose(self) -> None:
         """Ends what runs and closes every connection."""
@@ -224,7 +228,7 @@ class Router:
 
     def leave(self, exchange: Exchange) -> None:
         self._active.pop(exchange, None)
-        if exchange.is_preflight:
+        if exchange.is_aside:
             return
         self.metrics.finished(exchange.record)
         if self._observer is not None:

@@ -12,7 +12,7 @@ from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, NotInTable, Refusal
 from routing.large import find, read_large
 from routing.names import Names
-from routing.paths import response_of
+from routing.paths import api_of, response_of
 from routing.reply import Request
 from routing.sse import DIALECTS
 from routing.table import Deployment, Table
@@ -162,7 +162,7 @@ async def read_ask(request: Request, table: Table, names: Names, kind: str, resp
     listed = model if model and model != deployment.model else None
     streamed = body.get("stream") is True
     whole = bodies.why_not_split(request.path, body) if kind == "split" else "served by one server"
-    prompt = memoryview(request.body)[at:] if request.path in DIALECTS else memoryview(b"")
+    prompt = memoryview(request.body)[at:] if api_of(request.path, body) in DIALECTS else memoryview(b"")
     wish = _wish(request, body, deployment, listed, prompt, whole, maker)
     return Ask(request, body, touched, deployment, listed, wish, streamed, len(prompt), headers_for_servers(request))
 

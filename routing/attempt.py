@@ -20,6 +20,7 @@ from routing.large import read_object
 from routing.leg import Leg
 from routing.limits import in_own_words, tells_of_our_token
 from routing.loads import take
+from routing.paths import api_of
 from routing.pump import Pump
 from routing.record import Record
 from routing.relay import StreamRelay
@@ -58,6 +59,7 @@ class Attempt:
     """`run` returns when the client has its answer, or raises `LegError`. `handoff` is what is left to look after."""
 
     __slots__ = (
+        "_api",
         "_choice",
         "_job",
         "_path",
@@ -74,6 +76,7 @@ class Attempt:
         self._choice = choice
         self._record = job.record
         self._path = job.ask.request.path
+        self._api = api_of(self._path, job.ask.body)
         self._timeouts = job.ask.deployment.policy.timeouts
         self.handoff: Handoff | None = None
         self.on_prefill = choice.prefill is not None
@@ -171,7 +174,7 @@ class Attempt:
                 only_once=handoff is not None,
             )
             self._record.decode_opened_ms = self._job.clock.ms_at(connection.head_at)
-            dialect = DIALECTS.get(self._path)
+            dialect = DIALECTS.get(self._api)
             if dialect is not None and leg.is_event_stream:
                 await self._relay_stream(leg, dialect)
             else:
@@ -186,7 +189,7 @@ class Attempt:
         self._record.decode_sent_ms = self._job.clock.now_ms()
 
     async def _relay_stream(self, leg: Leg, dialect: Dialect) -> None:
-        answers = answers_of(self._path, self._job.ask.body)
+        answers = answers_of(self._api, self._job.ask.body)
         drop_usage = self._job.decode_body.usage_is_ours(forced=leg.backend.server.forces_usage)
         scanner = Scanner(dialect, drop_usage=drop_usage, answers=answers)
         head, answer = leg.head, self._job.answer
@@ -246,7 +249,7 @@ class Attempt:
         if self.handoff is not None:
             self.handoff.hold_until_lease()
         body = await leg.read()
-        if self._path in DIALECTS:
+        if self._api in DIALECTS:
             body = await self._read_whole(body)
         self._job.answer.whole(leg.head.status, leg.head.headers, body)
 

@@ -4,15 +4,14 @@ Whether it may is a server's own setting: `Origin` goes to the server that answe
 and the question that a browser asks before a request (its preflight) goes to one as well.
 """
 
-import time
 from collections.abc import Mapping
 from typing import Final
 
+from routing.asides import Told, first_answer
 from routing.backend import Backend
-from routing.errors import Answered, Headers, LegError, NotInTable, Refusal
-from routing.leg import Leg
+from routing.errors import Headers, NotInTable, Refusal
 from routing.reply import Request
-from routing.table import Server, Table, Timeouts
+from routing.table import Table
 
 ORIGIN: Final = b"origin"
 ASKED_METHOD: Final = b"access-control-request-method"
@@ -20,11 +19,6 @@ OF_PREFLIGHTS: Final = frozenset(
     (ORIGIN, ASKED_METHOD, b"access-control-request-headers", b"access-control-request-private-network", b"user-agent")
 )
 """What a server may see of a preflight."""
-MOST_ASKED: Final = 3
-"""Servers that one preflight is sent to, one after the other."""
-TIMEOUTS: Final = Timeouts(connect_s=1.0, first_byte_s=2.0, idle_s=2.0)
-BY_ROLE: Final = {"decode": 0, "plain": 1, "prefill": 2}
-"""Those first whose answers clients get."""
 
 
 def is_preflight(request: Request) -> bool:
@@ -53,32 +47,15 @@ def of_server(headers: Headers) -> Headers:
     return [(name, value) for name, value in headers if name == b"vary" or name.startswith(b"access-control-")]
 
 
-async def preflight(request: Request, table: Table, backends: Mapping[str, Backend]) -> tuple[int, Headers, bytes]:
+async def preflight(request: Request, table: Table, backends: Mapping[str, Backend]) -> Told:
     """The answer of the first server that gives one. Raises `Refusal`, which names no server: anybody may ask."""
     headers = [(name, value) for name, value in request.headers if name in OF_PREFLIGHTS]
-    for backend in _usable(table, backends)[:MOST_ASKED]:
-        try:
-            with Leg(backend, TIMEOUTS, is_aside=True) as leg:
-                await leg.open("OPTIONS", _target(request.path), headers, None)
-                return leg.head.status, leg.head.headers, await leg.read()
-        except Answered as answered:
-            if answered.is_clients:
-                return answered.status, answered.headers, answered.body
-        except LegError:
-            continue
+    deployments = table.deployments.values()
+    told = await first_answer("OPTIONS", _target(request.path), headers, deployments, backends)
+    if told is not None:
+        return told
     refusal = Refusal if table.deployments else NotInTable
     raise refusal(503, "No server can answer now. Try again soon.", kind="ServiceUnavailableError", retry_after_s=5)
-
-
-def _usable(table: Table, backends: Mapping[str, Backend]) -> list[Backend]:
-    now = time.monotonic()
-    servers = [server for deployment in table.deployments.values() for server in deployment.servers]
-    found = [backends[server.id] for server in sorted(servers, key=_rank) if server.id in backends]
-    return [backend for backend in found if backend.is_usable(now)]
-
-
-def _rank(server: Server) -> int:
-    return BY_ROLE[server.role]
 
 
 def _target(path: str) -> str:

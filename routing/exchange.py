@@ -19,7 +19,7 @@ from routing.cors import comes_from_elsewhere, is_preflight
 from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut
 from routing.handoff import HandoffTooOld
 from routing.limits import fit, have_one_limit, in_own_words, is_too_long
-from routing.paths import kind_of, method_of
+from routing.paths import kind_of, methods_of
 from routing.record import Record
 from routing.reply import Reply, Request
 from routing.sse import DIALECTS, WITH_CHOICES
@@ -46,7 +46,7 @@ class Exchange:
         "_table",
         "_task",
         "client_left",
-        "is_preflight",
+        "is_aside",
         "on_over",
         "record",
     )
@@ -62,8 +62,8 @@ class Exchange:
         self._table = router.table
         self._layouts = router.layouts
         self.client_left = False
-        self.is_preflight = False
-        """A browser's question whether it may send a request, and none itself: nobody counts it."""
+        self.is_aside = False
+        """A question about servers, or a browser's whether it may send a request, and none itself: nobody counts it."""
         self.on_over: Callable[[], None] | None = None
         """Called when everything it held is given back, whatever became of it."""
         self._phase: Phase = "waiting"
@@ -178,8 +178,8 @@ class Exchange:
             body, headers = await self._router.models(self._request)
             self._answer.json(body, headers=headers)
             return
-        if kind == "preflight":
-            self._answer.whole(*await self._router.preflight(self._request))
+        if kind in ("preflight", "probe"):
+            self._answer.whole(*await self._router.ask_any(self._request))
             return
         ask = await read_ask(self._request, self._table, self._router.names, kind, self._router.responses)
         self.record.deployment = ask.deployment.name
@@ -199,17 +199,19 @@ class Exchange:
         if request.too_large:
             limit = self._router.max_body_bytes
             raise Refusal(413, f"The body is longer than the limit of {limit} bytes. Send a shorter one, or raise it.")
-        kind, method = kind_of(request.path), method_of(request.path)
+        kind, methods = kind_of(request.path), methods_of(request.path)
         if kind is None:
             message = f"{request.path} is not served here. /v1/models names the models; see the engine's API for paths."
             raise Refusal(404, message, kind="NotFoundError")
         if not PLAIN_QUERY.fullmatch(request.query):
             raise Refusal(400, "The query holds characters that no address may hold. Send them percent-encoded.")
-        if request.method != method:
+        self.is_aside = kind == "probe"
+        if request.method not in methods:
             if is_preflight(request):
-                self.is_preflight = True
+                self.is_aside = True
                 return "preflight"
-            raise Refusal(405, f"Use {method} for {request.path}.", kind="MethodNotAllowed", allow=method)
+            words = f"Use {' or '.join(methods)} for {request.path}."
+            raise Refusal(405, words, kind="MethodNotAllowed", allow=", ".join(methods))
         return kind
 
     async def _within_total(self, ask: Ask) -> None:

@@ -1,16 +1,19 @@
 """Which paths of an engine are reachable through the router, and how each is served. All others are refused."""
 
 import re
+from collections.abc import Mapping
 from typing import Final, Literal
 
-PathKind = Literal["split", "direct", "models", "response"]
-"""`split`: prefill then decode. `direct`: one server does it. `response`: belongs to the server that made it."""
+PathKind = Literal["split", "direct", "models", "response", "probe"]
+"""`split`: prefill then decode. `direct`: one server does it. `response`: belongs to the server that made it. `probe`:
+about no model, any server answers it."""
 
 SPLIT: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 DIRECT: Final = (
     "/v1/chat/completions/batch",
     "/v1/messages/count_tokens",
     "/v1/embeddings",
+    "/v2/embed",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
     "/v1/rerank",
@@ -22,8 +25,25 @@ DIRECT: Final = (
     "/classify",
     "/tokenize",
     "/detokenize",
+    "/generative_scoring",
+    "/invocations",
+    "/v1/chat/completions/render",
+    "/v1/chat/completions/derender",
+    "/v1/completions/render",
+    "/v1/completions/derender",
+    "/v1/messages/render",
+    "/v1/responses/render",
 )
-METHODS: Final[dict[str, str]] = dict.fromkeys((*SPLIT, *DIRECT), "POST") | {"/v1/models": "GET"}
+INVOCATIONS: Final = "/invocations"
+"""Takes the body of any other API, and answers as that does."""
+PROBES: Final = ("/ping", "/version", "/load", "/tokenizer_info")
+OPEN: Final = ("/ping",)
+"""Health checks send no key."""
+METHODS: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys((*SPLIT, *DIRECT), ("POST",)),
+    **dict.fromkeys((*PROBES, "/v1/models"), ("GET",)),
+    "/ping": ("GET", "POST"),
+}
 RESPONSE: Final = re.compile(r"/v1/responses/([A-Za-z0-9_.-]{1,200})(/cancel)?")
 """One stored response. An id goes on to a server as it is, so it holds nothing that means anything in HTTP."""
 ROOTS: Final = ("/v1/", "/v2/")
@@ -41,6 +61,8 @@ def kind_of(path: str) -> PathKind | None:
         return "split"
     if path in DIRECT:
         return "direct"
+    if path in PROBES:
+        return "probe"
     if path == "/v1/models" or path.startswith("/v1/models/"):
         return "models"
     if response_of(path) is not None:
@@ -54,8 +76,17 @@ def response_of(path: str) -> str | None:
     return found[1] if found and found[1] not in (".", "..") else None
 
 
-def method_of(path: str) -> str:
+def methods_of(path: str) -> tuple[str, ...]:
     path = path.rstrip("/")
-    if path.startswith("/v1/responses/"):
-        return "POST" if path.endswith("/cancel") else "GET"
-    return METHODS.get(path, "GET")
+    if path.startswith("/v1/responses/") and path not in METHODS:
+        return ("POST",) if path.endswith("/cancel") else ("GET",)
+    return METHODS.get(path, ("GET",))
+
+
+def api_of(path: str, body: Mapping[str, object]) -> str:
+    """The path whose API a request speaks."""
+    if path != INVOCATIONS:
+        return path
+    if "messages" in body:
+        return "/v1/chat/completions"
+    return "/v1/completions" if "prompt" in body or "prompt_embeds" in body else path

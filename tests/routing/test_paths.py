@@ -45,7 +45,10 @@ async def test_what_is_not_served_is_a_json_404(path: str, face: Face) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/sleep", "/reset_prefix_cache", "/collective_rpc", "/metrics", "/invocations", "/abort_requests", "/pause"],
+    [
+        *("/sleep", "/reset_prefix_cache", "/collective_rpc", "/metrics", "/abort_requests", "/pause", "/server_info"),
+        *("/start_profile", "/scale_elastic_ep", "/inference/v1/generate", "/fault_tolerance/apply", "/load/x"),
+    ],
 )
 async def test_control_paths_of_an_engine_are_out_of_reach(path: str) -> None:
     async with site({"N1": streams()}) as place:
@@ -66,7 +69,13 @@ async def test_a_trailing_slash_makes_no_difference() -> None:
         assert place["N1"].seen[0].path == "/v1/chat/completions"
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/embeddings", "/rerank", "/v1/score", "/pooling"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/tokenize", "/detokenize", "/v1/embeddings", "/v2/embed", "/rerank", "/v1/rerank", "/v1/score", "/pooling"),
+        *("/generative_scoring", "/invocations", "/v1/chat/completions/render", "/v1/responses/render"),
+    ],
+)
 async def test_other_useful_paths_go_to_a_server_that_answers(path: str) -> None:
     async with site({"P1": prefills, "D1": answers(200, {"count": 3})}) as place:
         answer = await place.post({"model": "m", "prompt": "hi"}, path)
