@@ -2,11 +2,17 @@
 
 import re
 import uuid
+from html import unescape
+from typing import cast
 
 import pytest
 from django.test import Client
+from django.utils.html import strip_tags
 
 from console.accounts.models import ApiToken, AuditEntry, InferenceKey, Role, User
+from console.fleet import actions
+from console.fleet.deployments import DeploymentData
+from tests.factories import ADMIN
 from tests.pages.conftest import Fleet
 
 
@@ -110,6 +116,21 @@ def test_the_audit_trail_can_be_filtered(fleet: Fleet, operator: Client) -> None
     assert "server.start" in page
     assert "server.stop" not in page
     assert "No change matches." in operator.get("/audit/", {"target": "nothing"}).text
+
+
+def test_the_audit_trail_is_written_as_people_write(fleet: Fleet, admin: Client, viewer: Client) -> None:
+    settings = {"engine_args": ["--max-model-len", "8192"], "engine_env": {"NCCL_DEBUG": "INFO"}, "require_key": False}
+    actions.update_deployment(fleet.deployment.pk, ADMIN, cast(DeploymentData, settings))
+    actions.add_server(
+        ADMIN, deployment_id=fleet.deployment.pk, host_id=fleet.prefill.own_host.pk, role="decode", gpu_indexes=[0, 1]
+    )
+    admin.post("/tokens/new/", token())
+    trail = viewer.get("/audit/").text.partition("<tbody>")[2].partition("</tbody>")[0]
+    shown = unescape(strip_tags(trail))
+    for words in ("engine_args --max-model-len 8192", "engine_env NCCL_DEBUG=INFO", "require_key no", "gpus 0, 1"):
+        assert words in shown
+    for unlike in ("[", "{", "True", "False", "None", "+00:00"):
+        assert unlike not in shown
 
 
 def test_an_empty_audit_trail_says_so(fleet: Fleet, viewer: Client) -> None:

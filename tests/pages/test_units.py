@@ -1,6 +1,7 @@
 """Numbers in words, the same on the server as in the script."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from console.fleet.templatetags.units import (
     percent_css,
     seconds,
     signed_milliseconds,
+    told,
     whole,
 )
 
@@ -53,3 +55,24 @@ def test_sizes_counts_and_shares() -> None:
     )
     assert (gpus([]), gpus([2]), gpus([0, 1])) == ("no GPU", "GPU 2", "GPUs 0, 1")
     assert (signed_milliseconds(-1240), signed_milliseconds(38)) == ("−1.24 s", "+38 ms")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "–"),
+        ("", "–"),
+        ([], "–"),
+        ({}, "–"),
+        (0, "0"),
+        (12.0, "12"),
+        (True, "yes"),
+        ([0, 1], "0, 1"),
+        (["chat-1", "chat-2"], "chat-1, chat-2"),
+        (["--hf-overrides", '{"a": 1}'], "--hf-overrides '{\"a\": 1}'"),
+        ({"A": "b", "C": ["d", "e"]}, "A=b, C=d, e"),
+        ("2026-11-30T22:00:05.120000+00:00", "2026-11-30 22:00"),
+    ],
+)
+def test_a_setting_is_told_as_people_write(value: Any, words: str) -> None:
+    assert told(value) == words

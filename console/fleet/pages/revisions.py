@@ -1,11 +1,10 @@
 """The revisions of a deployment, each with what it changed."""
 
-import json
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 from console.fleet.models import Deployment, Revision
+from console.words import in_words
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,7 @@ def _changes(before: Revision | None, after: Revision) -> list[Change]:
     if before is None:
         return []
     return [
-        Change(field.replace("_", " "), _words(before.settings.get(field)), _words(value))
+        Change(field.replace("_", " "), in_words(before.settings.get(field)) or "none", in_words(value) or "none")
         for field, value in after.settings.items()
         if before.settings.get(field) != value
     ]
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    if isinstance(value, dict):
-        return json.dumps(value) if value else "none"
-    return str(value) or "none"

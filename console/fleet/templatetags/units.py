@@ -6,6 +6,8 @@ from typing import Any
 from django import template
 from django.utils import timezone
 
+from console.words import in_words
+
 register = template.Library()
 NOTHING = "–"
 Number = float | str | None
@@ -98,6 +100,12 @@ def whole(value: Number) -> str:
 @register.filter
 def or_dash(value: Any) -> Any:
     return NOTHING if value is None or value == "" else value
+
+
+@register.filter
+def told(value: Any) -> str:
+    """Of a setting or a change, whatever kind it is of."""
+    return in_words(value) or NOTHING
 
 
 @register.filter
