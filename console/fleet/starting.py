@@ -161,7 +161,7 @@ def held_gpu(server: Server, others: Iterable[Server] | None = None) -> str:
     index, other = held
     return (
         f"GPU {index} of {server.own_host.name} is held by {other.name}, which is {other.state}. "
-        f"Stop {other.name}, or give {server.name} another GPU."
+        f"Stop {other.name}, or delete {server.name} and add a server on other GPUs."
     )
 
 

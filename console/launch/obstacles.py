@@ -10,6 +10,7 @@ from console.launch.network import NoAddress, can_bind
 GPU_WAIT_S = 5.0
 """The driver gives memory back a moment after a process has ended."""
 ENGINE_SHARE = 0.9
+ON_OTHERS = "A server keeps its GPUs: to use others, delete it and add one on those."
 
 
 def needed_ports(spec: LaunchSpec) -> list[int]:
@@ -60,7 +61,7 @@ def missing_gpus(spec: LaunchSpec, gpus: Iterable[GpuReport]) -> Cause | None:
     return Cause(
         code="gpu_missing",
         message=f"This host has no GPU {', '.join(map(str, missing))}.",
-        instruction="Choose other GPUs for the server; nvidia-smi on the host lists those that work.",
+        instruction=f"nvidia-smi on the host lists those that work. {ON_OTHERS}",
     )
 
 
@@ -75,7 +76,7 @@ def held_gpus(spec: LaunchSpec, gpus: Iterable[GpuReport], ours: Iterable[int]) 
             return Cause(
                 code="gpu_held",
                 message=f"GPU {gpu['index']} is held by {describe(strangers, foreign_mib(gpu, known))}.",
-                instruction="End that process on the host, or choose another GPU for the server.",
+                instruction=f"End that process on the host, or use another GPU. {ON_OTHERS}",
             )
     return None
 

@@ -49,7 +49,11 @@ def test_a_server_whose_gpu_another_holds_says_so_and_may_not_start() -> None:
     free = make_server(ServerRole.PREFILL, ServerState.STOPPED, deployment, host, name="chat-3", gpu_indexes=[1])
     api = Api(Role.OPERATOR)
     shown = {item["name"]: (item["may_start"], item["notes"]) for item in api.get("/servers").body["items"]}
-    words = "GPU 0 of gpu01 is held by chat-1, which is ready. Stop chat-1, or give chat-2 another GPU."  # as its page
+    # As its page says it.
+    words = (
+        "GPU 0 of gpu01 is held by chat-1, which is ready. "
+        "Stop chat-1, or delete chat-2 and add a server on other GPUs."
+    )
     assert shown == {"chat-1": (False, []), "chat-2": (False, [words]), "chat-3": (True, [])}
     assert api.get(f"/servers/{waits.pk}").body["notes"] == [words]
     assert api.post(f"/servers/{waits.pk}/start").error["message"] == words
