@@ -29,13 +29,9 @@ class Colleagues:
     def __init__(self, worker: int, inboxes: Sequence[Inbox], figures: Callable[[], bytes]) -> None:
         """`figures` gives this worker's answer."""
         self._inbox = inboxes[worker][0]
-        self._others = [inbox[1] for number, inbox in enumerate(inboxes) if number != worker]
+        self._others = {number: inbox[1] for number, inbox in enumerate(inboxes) if number != worker}
         self._figures = figures
         self._answering: set[asyncio.Task[None]] = set()
-
-    @property
-    def count(self) -> int:
-        return len(self._others)
 
     def listen(self) -> None:
         """On the running event loop, until `close`."""
@@ -46,10 +42,10 @@ class Colleagues:
         for task in self._answering:
             task.cancel()
 
-    async def ask(self) -> list[bytes]:
-        """The answers of those who gave one in time."""
-        answers = await asyncio.gather(*map(self._ask, self._others))
-        return [answer for answer in answers if answer]
+    async def ask(self) -> dict[int, bytes]:
+        """The answers by the workers' numbers; empty of one who gave none in time."""
+        answers = await asyncio.gather(*map(self._ask, self._others.values()))
+        return dict(zip(self._others, answers, strict=True))
 
     async def _ask(self, inbox: socket.socket) -> bytes:
         """Empty when none came; cut short when the other died while it wrote."""

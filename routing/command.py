@@ -25,7 +25,7 @@ from routing.cards import ask_cards
 from routing.colleagues import Colleagues
 from routing.errors import KeyRefused, LegError
 from routing.listening import CannotListen, Port
-from routing.summed import pack, render
+from routing.summed import counts_of, pack, render
 from routing.table import LEAST, Deployment, Policy, Role, Server, Table, Timeouts, WhenNoPair
 from routing.tuning import tune_process
 from routing.uvicorn_protocol import KEEP_ALIVE_S, protocol_for
@@ -219,7 +219,10 @@ class Alone:
         self._learning: asyncio.Task[None] | None = None
         self._said: set[str] = set()
         self.router = Router(max_body_bytes=args.max_body_mib * MIB, seat=None if place is None else place.seat)
+        self._place = place
         self._colleagues = None if place is None else Colleagues(place.number, place.inboxes, self._figures)
+        self._before = b"" if place is None else place.kept.read(place.number)
+        """What the workers counted that this one succeeds."""
         self._publish()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -233,14 +236,18 @@ class Alone:
             await self.router(scope, receive, send)
 
     def _figures(self) -> bytes:
-        return pack(self.router.metrics)
+        """What others are told is kept first: no count that was seen may be lost."""
+        figures = pack(self.router.metrics, self._before)
+        if self._place is not None:
+            self._place.kept.write(self._place.number, counts_of(figures))
+        return figures
 
     async def _metrics(self) -> bytes:
         """Of all workers, whichever is asked."""
-        if self._colleagues is None:
+        if self._colleagues is None or self._place is None:
             return self.router.metrics.render()
-        others = await self._colleagues.ask()
-        return render(self._figures(), others, self._colleagues.count + 1)
+        told, kept = await self._colleagues.ask(), self._place.kept
+        return render(self._figures(), [(answer, kept.read(number)) for number, answer in told.items()])
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

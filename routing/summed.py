@@ -10,42 +10,58 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 logger = logging.getLogger(__name__)
+GROWING = ("counter", "histogram")
 Packed = list[Any]
 """A family: its name, words and type, and its samples as lists of name, labels and value."""
 
 
-def pack(figures: Collector) -> bytes:
-    families = [
+def pack(figures: Collector, before: bytes = b"") -> bytes:
+    """`before`: what the workers that this one succeeds had counted (`counts_of`)."""
+    families = _packed(figures)
+    return orjson.dumps(families if not before else _packed(Summed([families, orjson.loads(before)])))
+
+
+def _packed(figures: Collector) -> list[Packed]:
+    return [
         [family.name, family.documentation, family.type, [[one.name, one.labels, one.value] for one in family.samples]]
         for family in figures.collect()
     ]
-    return orjson.dumps(families)
 
 
-def render(mine: bytes, others: Sequence[bytes], workers: int) -> bytes:
-    """The text that `/metrics` serves. `mine` and `others` are packed; fewer than `workers` may have answered."""
-    known = [*_unpacked([mine]), *_unpacked(others)]
-    if len(known) < workers:
+def counts_of(packed: bytes) -> bytes:
+    """What only grows. The rest tells how things stand, and ends with its worker."""
+    return orjson.dumps([family for family in orjson.loads(packed) if family[2] in GROWING])
+
+
+def render(mine: bytes, others: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """The text that `/metrics` serves. `mine` is packed, and of each of the others the answer, which may be missing or
+    cut short, and what it had counted when it last told."""
+    known, told = [orjson.loads(mine)], 1
+    for answer, kept in others:
+        found = _unpacked(answer)
+        told += found is not None
+        known.append(found if found is not None else _unpacked(kept) or [])
+    workers = len(known)
+    if told < workers:
         logger.warning(
-            "%d of %d workers gave no figures in time: /metrics is without theirs", workers - len(known), workers
+            "%d of %d workers gave no figures in time: /metrics has what they counted before", workers - told, workers
         )
-    return generate_latest(Summed(known, workers))
+    return generate_latest(OfWorkers(known, told))
 
 
-def _unpacked(packed: Sequence[bytes]) -> Iterator[list[Packed]]:
-    for one in packed:
-        try:
-            yield orjson.loads(one)
-        except orjson.JSONDecodeError:
-            continue  # Its worker died while it wrote.
+def _unpacked(packed: bytes) -> list[Packed] | None:
+    try:
+        found: list[Packed] = orjson.loads(packed)
+    except orjson.JSONDecodeError:
+        return None  # Its worker died while it wrote.
+    return found
 
 
 class Summed(Collector):
     """Counts, histograms and loads add up; what is a state or a limit of a server is the highest of all."""
 
-    def __init__(self, parts: Sequence[list[Packed]], workers: int) -> None:
+    def __init__(self, parts: Sequence[list[Packed]]) -> None:
         self._parts = parts
-        self._workers = workers
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
@@ -62,8 +78,19 @@ class Summed(Collector):
             for (sample, labels), value in values[name].items():
                 family.add_sample(sample, dict(labels), value)
             yield family
-        yield _gauge("workers", "Worker processes of this router.", self._workers)
-        yield _gauge("workers_answered", "Of these, those whose figures are in this answer.", len(self._parts))
+
+
+class OfWorkers(Summed):
+    """With how many workers there are."""
+
+    def __init__(self, parts: Sequence[list[Packed]], told: int) -> None:
+        super().__init__(parts)
+        self._told = told
+
+    def collect(self) -> Iterator[Metric]:
+        yield from super().collect()
+        yield _gauge("workers", "Worker processes of this router.", len(self._parts))
+        yield _gauge("workers_answered", "Of these, those that told their figures for this answer.", self._told)
 
 
 def is_highest(family: str, labels: dict[str, str]) -> bool:

@@ -24,6 +24,7 @@ import uvicorn.lifespan.on
 import uvicorn.loops.uvloop  # uvicorn would load both later, and each worker a copy of its own.
 
 from routing.colleagues import Inbox, make_inboxes
+from routing.kept import Kept
 from routing.listening import Port
 from routing.shared import Seat, Shared, shared_words
 
@@ -54,6 +55,7 @@ class Place:
     """From 0."""
     seat: Seat
     inboxes: Sequence[Inbox]
+    kept: Kept
     parent: int
     """A descriptor that ends when the parent does."""
     pulses: "memoryview[int]"
@@ -119,6 +121,7 @@ class Parent:
         self._workers = [Worker(number) for number in range(count)]
         self._shared = Shared(server_ids, count)
         self._inboxes = make_inboxes(count)
+        self._kept = Kept(count)
         self._port = port
         self._serve = serve
         self._shutdown_s = shutdown_s
@@ -198,7 +201,8 @@ class Parent:
             os.close(self._my_life)
             sockets = self._port.sockets()
             self._port.close()
-            self._serve(Place(number, self._shared.seat(number), self._inboxes, self._life, self._pulses, sockets))
+            seat = self._shared.seat(number)
+            self._serve(Place(number, seat, self._inboxes, self._kept, self._life, self._pulses, sockets))
             status = 0
         except SystemExit as leaving:
             if isinstance(leaving.code, int):

@@ -7,10 +7,12 @@ import socket
 import pytest
 
 from routing import colleagues
+from routing import kept as kept_reports
 from routing.colleagues import Colleagues, make_inboxes
+from routing.kept import Kept
 from routing.metrics import RouterMetrics
 from routing.record import Record
-from routing.summed import is_highest, pack, render
+from routing.summed import counts_of, is_highest, pack, render
 from tests.waiting import LIMIT_S
 
 
@@ -33,7 +35,7 @@ def lines(text: bytes) -> set[str]:
 
 
 def test_counts_and_buckets_add_up() -> None:
-    found = lines(render(of(finished(), finished(ttft_ms=700)), [of(finished())], 2))
+    found = lines(render(of(finished(), finished(ttft_ms=700)), [(of(finished()), b"")]))
     bucket = 'switchyard_router_time_to_first_token_seconds_bucket{deployment="m",le="%s",route="plain"} %s'
     assert {bucket % ("0.01", "2.0"), bucket % ("0.5", "2.0"), bucket % ("+Inf", "3.0")} <= found
     assert 'switchyard_router_time_to_first_token_seconds_count{deployment="m",route="plain"} 3.0' in found
@@ -41,7 +43,7 @@ def test_counts_and_buckets_add_up() -> None:
 
 
 def test_what_only_one_has_seen_is_there() -> None:
-    found = lines(render(of(finished("plain")), [of(finished("split"))], 2))
+    found = lines(render(of(finished("plain")), [(of(finished("split")), b"")]))
     for route in ("plain", "split"):
         assert f'switchyard_router_requests_total{{deployment="m",outcome="ok",route="{route}"}} 1.0' in found
 
@@ -49,7 +51,7 @@ def test_what_only_one_has_seen_is_there() -> None:
 def test_the_sum_of_one_is_what_it_says_itself() -> None:
     metrics = RouterMetrics()
     metrics.finished(finished())
-    assert lines(metrics.render()) < lines(render(pack(metrics), [], 1))
+    assert lines(metrics.render()) < lines(render(pack(metrics), []))
 
 
 def test_circuits_and_limits_do_not_add_up() -> None:
@@ -60,9 +62,45 @@ def test_circuits_and_limits_do_not_add_up() -> None:
 
 
 def test_what_came_cut_short_is_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    found = lines(render(of(finished()), [of(finished())[:40]], 2))
+    found = lines(render(of(finished()), [(of(finished())[:40], b"")]))
     assert {"switchyard_router_workers 2.0", "switchyard_router_workers_answered 1.0"} <= found
     assert "1 of 2 workers gave no figures in time" in caplog.text
+
+
+def test_of_a_worker_that_does_not_answer_is_shown_what_it_had_counted() -> None:
+    kept = counts_of(of(finished(), finished()))
+    found = lines(render(of(finished()), [(b"", kept)]))
+    assert {"switchyard_router_workers 2.0", "switchyard_router_workers_answered 1.0"} <= found
+    assert 'switchyard_router_requests_total{deployment="m",outcome="ok",route="plain"} 3.0' in found
+
+
+def test_a_worker_goes_on_from_what_those_before_it_had_counted() -> None:
+    metrics = RouterMetrics()
+    metrics.finished(finished("split"))
+    before = counts_of(of(finished(), finished()))
+    told = pack(metrics, before)
+    again = lines(render(pack(metrics, counts_of(told)), []))
+    assert 'switchyard_router_requests_total{deployment="m",outcome="ok",route="plain"} 2.0' in lines(render(told, []))
+    assert 'switchyard_router_requests_total{deployment="m",outcome="ok",route="split"} 2.0' in again
+
+
+def test_what_is_kept_is_the_last_that_was_written() -> None:
+    kept = Kept(2)
+    assert kept.read(1) == b""
+    for report in (b"one", b"a longer one", b"two"):
+        kept.write(1, report)
+        assert (kept.read(0), kept.read(1)) == (b"", report)
+
+
+def test_figures_that_are_too_long_leave_what_was_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kept_reports, "REPORT_BYTES", 8)
+    kept = Kept(1)
+    kept.write(0, b"short")
+    kept.write(0, b"far too long")
+    assert kept.read(0) == b"short"
+    assert "too long to be kept" in caplog.text
 
 
 async def test_an_answer_may_be_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +108,7 @@ async def test_an_answer_may_be_long(monkeypatch: pytest.MonkeyPatch) -> None:
     inboxes = make_inboxes(2)
     asks, answers = Colleagues(0, inboxes, lambda: b""), Colleagues(1, inboxes, lambda: b"x" * 5_000_000)
     answers.listen()
-    assert list(map(len, await asks.ask())) == [5_000_000]
+    assert {number: len(answer) for number, answer in (await asks.ask()).items()} == {1: 5_000_000}
     answers.close()
     close(inboxes)
 
@@ -82,7 +120,7 @@ async def test_a_worker_whose_inbox_is_full_is_not_waited_for(monkeypatch: pytes
         while True:
             inboxes[1][1].send(b"?")
     async with asyncio.timeout(LIMIT_S):
-        assert await Colleagues(0, inboxes, lambda: b"").ask() == []
+        assert await Colleagues(0, inboxes, lambda: b"").ask() == {1: b""}
     close(inboxes)
 
 

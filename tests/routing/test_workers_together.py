@@ -178,3 +178,37 @@ async def test_metrics_come_without_a_worker_that_hangs_and_say_so() -> None:
         os.kill(hanging, signal.SIGCONT)
         # What was asked meanwhile is answered to nobody, and disturbs nothing.
         assert "switchyard_router_workers_answered 2.0" in await metrics_of_all(client)
+
+
+async def count_of(made: Crew) -> float:
+    return (await figures(made.port))[REQUESTS]
+
+
+async def test_no_counter_goes_backwards_when_workers_die_however_often() -> None:
+    async with crew_before({"N1": streams()}) as (made, _):
+        for round_ in range(1, 4):
+            for client in await made.one_client_each():
+                for _ in range(3):
+                    await client.chat()
+                    await client.answer()
+            assert await count_of(made) == 6 * round_
+            dies = made.workers()[round_ % 2]
+            os.kill(dies, signal.SIGKILL)
+            await until(lambda dies=dies: dies not in made.workers())  # type: ignore[misc]
+            async with Client(made.port) as client:
+                assert f"{REQUESTS} {6 * round_}.0" in (await send(client, "GET", "/metrics")).body.decode()
+            await made.all_serve(2)
+            assert await count_of(made) == 6 * round_
+
+
+async def test_no_counter_goes_backwards_while_a_worker_hangs() -> None:
+    async with crew_before({"N1": streams()}) as (made, _):
+        hanging, awake = made.workers()
+        for worker in (hanging, awake):
+            client = await made.at(worker)
+            await client.chat()
+            await client.answer()
+        assert await count_of(made) == 2
+        os.kill(hanging, signal.SIGSTOP)
+        assert f"{REQUESTS} 2.0" in (await send(client, "GET", "/metrics")).body.decode()
+        os.kill(hanging, signal.SIGCONT)
