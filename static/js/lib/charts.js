@@ -1,7 +1,7 @@
 // The charts of the yard: first tokens, gaps, stalled time. One time axis, one cursor.
 import uPlot from "../../vendor/uplot/uPlot.esm.js";
 import { clock, milliseconds } from "./format.js";
-import { moveMarks, objectiveLine, promptTicks } from "./marks.js";
+import { moveMarks, objectiveLabel, objectiveLine, promptTicks } from "./marks.js";
 
 const AXIS_WIDTH = 62;
 const NEAR_PX = 12;
@@ -67,11 +67,18 @@ const lineSeries = (name, width = 1.5) => ({
   stroke: () => colour(name), width, points: { show: false }, spanGaps: false,
 });
 
+const marks = (view, series, number, labelled) => {
+  const limit = () => view.limits[number];
+  return [
+    objectiveLine(colour, limit), promptTicks(colour, series), moveMarks(colour, series, view, labelled), objectiveLabel(colour, limit),
+  ];
+};
+
 const ttftChart = (view, series) => ({
   options: {
     ...common(view, { height: 208, lowest: 20, highest: 1000 }),
     series: [{}, ...ROUTES.map(([, name]) => dotSeries(name, 5))],
-    hooks: { draw: [objectiveLine(colour, () => view.limits.ttft), promptTicks(colour, series), moveMarks(colour, series, view, true)] },
+    hooks: { draw: marks(view, series, "ttft", true) },
   },
   data: () => {
     const from = view.now - view.windowS;
@@ -93,7 +100,7 @@ const gapChart = (view, series) => ({
       {}, lineSeries("--sy-chart-p50"), lineSeries("--sy-chart-p99"),
       dotSeries("--sy-decode", 4), dotSeries("--sy-plain", 4),
     ],
-    hooks: { draw: [objectiveLine(colour, () => view.limits.gap), promptTicks(colour, series), moveMarks(colour, series, view, false)] },
+    hooks: { draw: marks(view, series, "gap", false) },
   },
   data: () => {
     const rows = withHoles(view.seconds);

@@ -16,16 +16,35 @@ const line = (ctx, x1, y1, x2, y2) => {
   ctx.stroke();
 };
 
+// Words on a plate, so that no curve crosses them.
+const label = (ctx, ratio, words, left, baseline, { colour, size }) => {
+  ctx.font = `${size * ratio}px system-ui`;
+  ctx.textAlign = "left";
+  const ink = ctx.fillStyle;
+  ctx.globalAlpha = 0.9;
+  ctx.fillStyle = colour("--sy-surface");
+  ctx.fillRect(left - 2 * ratio, baseline - size * ratio, ctx.measureText(words).width + 4 * ratio, (size + 4) * ratio);
+  ctx.globalAlpha = 1;
+  ctx.fillStyle = ink;
+  ctx.fillText(words, left, baseline);
+};
+
 export const objectiveLine = (colour, limit) => (plot) => clipped(plot, (ctx, bbox, ratio) => {
   if (limit() == null) return;
   const y = plot.valToPos(limit(), "y", true);
-  ctx.strokeStyle = ctx.fillStyle = colour("--sy-chart-limit");
+  ctx.strokeStyle = colour("--sy-chart-limit");
   ctx.setLineDash([6 * ratio, 4 * ratio]);
   ctx.lineWidth = ratio;
   line(ctx, bbox.left, y, bbox.left + bbox.width, y);
-  ctx.font = `${10.5 * ratio}px system-ui`;
-  ctx.textAlign = "left";
-  ctx.fillText("limit", bbox.left + 4 * ratio, y - 4 * ratio);
+});
+
+// Apart from its line, because it comes last. Under the line where there is no room above.
+export const objectiveLabel = (colour, limit) => (plot) => clipped(plot, (ctx, bbox, ratio) => {
+  if (limit() == null) return;
+  const y = plot.valToPos(limit(), "y", true);
+  ctx.fillStyle = colour("--sy-chart-limit");
+  const baseline = y - bbox.top < 18 * ratio ? y + 13 * ratio : y - 5 * ratio;
+  label(ctx, ratio, "limit", bbox.left + 4 * ratio, baseline, { colour, size: 10.5 });
 });
 
 // Ticks from the bottom: the longer the prompt, the taller (32 k tokens and more fill a third of the chart).
@@ -59,15 +78,8 @@ const drawMove = (plot, ctx, bbox, ratio, move, { colour, view, labelled, place 
   if (move.finished_at) line(ctx, x2, bbox.top, x2, bbox.top + bbox.height);
   if (!labelled) return;
   ctx.font = `${11 * ratio}px system-ui`;
-  ctx.textAlign = "left";
   const words = `${move.server_name}: ${move.from_role} → ${move.to_role}`;
   const left = Math.min(Math.max(x1, bbox.left), bbox.left + bbox.width - ctx.measureText(words).width - 8 * ratio);
   const top = bbox.top + (12 + 15 * (place % 3)) * ratio;
-  const ink = ctx.fillStyle;
-  ctx.globalAlpha = 0.85;
-  ctx.fillStyle = colour("--sy-surface");
-  ctx.fillRect(left + 2 * ratio, top - 11 * ratio, ctx.measureText(words).width + 4 * ratio, 15 * ratio);
-  ctx.globalAlpha = 1;
-  ctx.fillStyle = ink;
-  ctx.fillText(words, left + 4 * ratio, top);
+  label(ctx, ratio, words, left + 4 * ratio, top, { colour, size: 11 });
 };
