@@ -12,17 +12,19 @@ from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, NotInTable, Refusal
 from routing.large import find, read_large
 from routing.names import Names
-from routing.paths import api_of, response_of
+from routing.paths import INVOCATIONS, api_of, response_of
 from routing.reply import Request
 from routing.sse import DIALECTS
 from routing.table import Deployment, Table
 
 PASSED_ON: Final = frozenset(
     b"content-type accept origin user-agent traceparent tracestate baggage x-session-id x-vllm-priority"
-    b" anthropic-version anthropic-beta".split()
+    b" anthropic-version anthropic-beta x-amzn-sagemaker-adapter-identifier".split()
 )
 """Client headers that an engine may see. Keys, routing headers and encodings never are passed on."""
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+ADAPTER: Final = b"x-amzn-sagemaker-adapter-identifier"
+"""Names an invocation's model; engines overlook the one in its body."""
 SESSION_BYTES: Final = 16
 MODEL_PART: Final = b'name="model"\r\n'
 _MODEL_IN_FORM: Final = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
@@ -158,6 +160,8 @@ async def read_ask(request: Request, table: Table, names: Names, kind: str, resp
     model = body.get("model")
     if kind == "response" and model is None:
         model = _model_of(table, maker)
+    if request.path == INVOCATIONS:
+        model = _model_of_invocation(request, table, model)
     deployment = deployment_for(table, names, model, hashed_key_of(request))
     listed = model if model and model != deployment.model else None
     streamed = body.get("stream") is True
@@ -165,6 +169,14 @@ async def read_ask(request: Request, table: Table, names: Names, kind: str, resp
     prompt = memoryview(request.body)[at:] if api_of(request.path, body) in DIALECTS else memoryview(b"")
     wish = _wish(request, body, deployment, listed, prompt, whole, maker)
     return Ask(request, body, touched, deployment, listed, wish, streamed, len(prompt), headers_for_servers(request))
+
+
+def _model_of_invocation(request: Request, table: Table, model: object) -> object:
+    """Where there are several deployments the body says whose servers are meant."""
+    adapter = request.get(ADAPTER)
+    if adapter:
+        return adapter.decode("latin-1")
+    return None if len(table.deployments) == 1 else model
 
 
 def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory) -> str | None:

@@ -373,8 +373,11 @@ class App:
         exchange.begin()
 
     def _invoke(self, request: HttpRequest, reply: Reply) -> None:
-        """/invocations: whatever the body looks like."""
+        """/invocations: whatever the body looks like. Its model is the adapter that a header names, else the first."""
         path = "/v1/chat/completions" if b'"messages"' in request.body else "/v1/completions"
+        with contextlib.suppress(ValueError, TypeError):
+            adapter = request.headers.get("x-amzn-sagemaker-adapter-identifier")
+            request.body = orjson.dumps({**orjson.loads(request.body), "model": adapter})
         self._routes[path]["POST"](request, reply)
 
     def _refuse_fields(self, body: dict[str, Any], faults: Faults) -> None:

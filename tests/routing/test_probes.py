@@ -160,3 +160,28 @@ async def test_several_prompts_of_an_invocation_are_answered_in_full(stream: boo
         record = await place.record()
     ends = answer.body.count(b'"finish_reason":"length"')
     assert (answer.status, ends, record.outcome) == (200, 2, "ok")
+
+
+async def test_the_adapter_of_an_invocation_is_named_by_a_header() -> None:
+    args = ["--lora-modules", "lora=/a"]
+    async with (
+        SimulatedServer("plain", name="m", args=args) as with_it,
+        SimulatedServer("plain", name="m") as without,
+        site({}) as place,
+    ):
+        place.publish(
+            servers=[Server(name, name, "plain", one.url) for name, one in (("N1", without), ("N2", with_it))]
+        )
+        body = {"model": "m", "prompt": "x", "max_tokens": 2}
+        names = {"x-amzn-sagemaker-adapter-identifier": "lora"}
+        answers = [await place.post(body, "/invocations", names) for _ in range(4)]
+        unknown = await place.post(body, "/invocations", {"x-amzn-sagemaker-adapter-identifier": "other"})
+    assert [(answer.status, answer.json["model"]) for answer in answers] == [(200, "lora")] * 4
+    assert unknown.status == 404
+
+
+async def test_the_model_in_an_invocations_body_is_overlooked_as_engines_do() -> None:
+    async with SimulatedServer("plain", name="m") as server, site({}) as place:
+        place.publish(servers=[Server("N1", "N1", "plain", server.url)])
+        answer = await place.post({"model": "whatever", "prompt": "x", "max_tokens": 2}, "/invocations")
+    assert (answer.status, answer.json["model"]) == (200, "m")
