@@ -16,7 +16,7 @@ from routing.choose import Layout, narrowed
 from routing.errors import Answered, LegError
 from routing.table import EMPTY, Deployment, Table
 
-FRESH_S: Final = 5.0
+FRESH_S: Final = 15.0
 """How old what servers said may be before they are asked again, beside the request that uses it."""
 LEAST_REST_S: Final = 0.05
 REST_PER_SERVER_S: Final = 0.0025

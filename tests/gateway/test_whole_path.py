@@ -127,6 +127,20 @@ def test_an_adapter_that_is_loaded_while_its_server_runs_is_listed_and_served_at
     assert answer.headers["x-switchyard-decode"] == "plain-2"
 
 
+@pytest.mark.parametrize(("path", "answers"), [("/version", '{"version":"0.31.0"}'), ("/ping", ""), ("/load", "{")])
+def test_what_engines_tell_of_themselves_is_told_and_is_no_request(
+    valkey: "redis.Redis", web: RunningWeb, deployment: Deployment, plain: SimulatedServer, path: str, answers: str
+) -> None:
+    register(plain, deployment, "plain-1")
+    on_every_router(web)
+    answer = web.client.get(path)
+    assert answer.status_code == 200
+    assert answer.text.startswith(answers)
+    record = web.client.post("/v1/completions", json=completion(stream=False)).headers["x-request-id"]
+    assert stored(valkey, record).path == "/v1/completions"
+    assert RequestRecord.objects.count() == 1
+
+
 def test_a_request_that_is_not_streamed_has_no_dot_and_no_ttft(
     valkey: "redis.Redis", web: RunningWeb, deployment: Deployment, plain: SimulatedServer
 ) -> None:
