@@ -19,6 +19,10 @@ LEND_AFTER: Final = 2
 """Usual tokens in a row, once something else came in between: one that brings odd events in turn is not worth it."""
 
 
+AT_ONCE: Final = 6
+"""Tokens in one read: they come faster than they can be told apart, and what remains is soon read here too."""
+
+
 class StreamRelay:
     """One stream. Nothing goes out before its first token, so that a stream that never brings one can be tried again.
 
@@ -117,6 +121,8 @@ class StreamRelay:
             return len(data)
         count, end = template.run(data, at)
         if count:
+            if count >= AT_ONCE:
+                self._usual = 0
             self._count(count)
             self._reply.write_frames(data[at:end])
         return end

@@ -252,6 +252,31 @@ async def test_a_stream_cut_anywhere_with_odd_events_between_arrives_whole(seed:
     assert record.outcome == "ok"
 
 
+async def test_a_stream_whose_tokens_come_at_once_is_read_here_and_lent_when_they_come_one_by_one() -> None:
+    steps = Steps()
+
+    async def at_once(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        await wire.send(b"".join(map(frame, map(content_event, ["x"] * 40))))
+        while (text := await steps._tokens.get()) is not None:
+            await wire.event(chat_chunk({"content": text}))
+        await steps.finish(wire)
+
+    async with site({"P1": prefills, "D1": at_once}) as place, Client(place.port) as client:
+        await client.chat(stream=True)
+        await client.head()
+        for _ in range(40):
+            await client.chunk()
+        assert place.router.pump.lent == 0
+        for _ in range(3):
+            steps.go("y")
+            assert b'"y"' in await client.chunk()
+        await until(lambda: place.router.pump.lent == 1)
+        steps.end()
+        await place.record()
+        assert place.nothing_is_held()
+
+
 async def test_a_running_stream_is_lent_and_comes_back_for_its_end() -> None:
     steps = Steps()
     async with site({"P1": prefills, "D1": steps}) as place, Client(place.port) as client:
