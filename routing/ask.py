@@ -18,9 +18,10 @@ from routing.table import Deployment, Table
 
 PASSED_ON: Final = frozenset(
     b"content-type accept origin user-agent traceparent tracestate baggage x-session-id x-vllm-priority"
-    b" anthropic-version anthropic-beta".split()
+    b" anthropic-version anthropic-beta endpoint-load-metrics-format".split()
 )
-"""Client headers that an engine may see. Keys, routing headers and encodings never are passed on."""
+"""Client headers that an engine may see: all that it reads. Keys, routing headers and encodings never are passed on.
+Nor is the rank in one server (`x-data-parallel-rank`), which would steer each of two."""
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 SESSION_BYTES: Final = 16
 MODEL_PART: Final = b'name="model"\r\n'

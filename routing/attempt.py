@@ -26,6 +26,7 @@ from routing.relay import StreamRelay
 from routing.sse import DIALECTS, Dialect, Scanner
 from routing.usage import cached_tokens, read_usage, with_counts_of_prefill
 
+ASKS_FOR_LOAD: Final = b"endpoint-load-metrics-format"
 NOT_HELD: Final = b"but data is not provided"
 """What an engine says of a picture that it knows by no such name."""
 
@@ -103,6 +104,10 @@ class Attempt:
         leg_id = f"{self._record.request_id}-{leg}{self._record.attempts}"
         return [*self._job.ask.headers, (b"x-request-id", leg_id.encode())]
 
+    def _prefill_headers(self) -> Headers:
+        """Without what asks for a header of an answer that no client sees."""
+        return [header for header in self._leg_headers("p") if header[0] != ASKS_FOR_LOAD]
+
     # The prefill leg
 
     async def _prefill(self) -> Handoff | None:
@@ -112,7 +117,7 @@ class Attempt:
         try:
             with Leg(prefill, self._timeouts, prompt_tokens=ask.wish.prompt_tokens) as leg:
                 self._prefill_leg = leg
-                await leg.open("POST", self._path, self._leg_headers("p"), body, self._mark_prefill_sent)
+                await leg.open("POST", self._path, self._prefill_headers(), body, self._mark_prefill_sent)
                 raw = await leg.read()
                 self._record.prefill_answered_ms = self._job.clock.now_ms()
                 answer = _object(raw)

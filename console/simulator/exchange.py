@@ -114,7 +114,7 @@ class Exchange:
             self._reply.write(self._shape.closing(self._choices, failed=False))
             self._reply.finish()
             return
-        self._reply.json(200, self._shape.whole(self._choices))
+        self._reply.json(200, self._shape.whole(self._choices), self._reply.told_of_load)
 
     def _fail(self, choice: Choice, error: dict[str, Any]) -> None:
         self._over = True

@@ -4,7 +4,8 @@ The model's weights are random, yet its greedy text is firm: the likeliest token
 differ in (float32, a few millionths), and answers are short. A case that fails is a difference and not chance.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
@@ -35,8 +36,8 @@ class Side:
         self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_LIMIT_S, limits=limits)
         self._turn = ThreadPoolExecutor(1)
 
-    def put(self, case: Case) -> "Future[httpx.Response]":
-        return self._turn.submit(self._client.post, case.path, content=case.raw)
+    def put(self, case: Case, headers: Mapping[str, str] | None = None) -> "Future[httpx.Response]":
+        return self._turn.submit(self._client.post, case.path, content=case.raw, headers=headers)
 
     def close(self) -> None:
         self._turn.shutdown(cancel_futures=True)
@@ -75,6 +76,15 @@ def test_the_answer_is_the_same_directly_and_split(answers: Answers, case: Case)
     assert (direct.status_code >= 400) is (case.goes == REFUSED)
     if case.goes != REFUSED:
         assert routed.headers["x-switchyard-route"] == ROUTES[case.goes]
+
+
+@pytest.mark.parametrize("form", ["TEXT", "JSON", "other"])
+def test_whoever_asks_for_the_load_is_told_of_it(sides: tuple[Side, Side], form: str) -> None:
+    case = Case("chat", CHAT, chat(max_tokens=2))
+    answers = [side.put(case, {"endpoint-load-metrics-format": form}).result() for side in sides]
+    told = [re.sub(r"\d+\.\d+(e-?\d+)?", "0", answer.headers.get("endpoint-load-metrics", "")) for answer in answers]
+    assert told[0] == told[1]
+    assert told[0].startswith(form) or not told[0]
 
 
 def test_what_is_said_of_a_picture_depends_on_it_and_its_cache_goes_over(demo: Yard, sides: tuple[Side, Side]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 
-from tests.routing.scripted import Client, Seen, Wire, answers, chat_body, prefills, site, streams, until
+from tests.routing.scripted import Client, Seen, Wire, answers, chat_answer, chat_body, prefills, site, streams, until
 
 
 def digest(key: str) -> frozenset[str]:
@@ -102,6 +102,15 @@ async def test_a_clients_handoff_and_routing_headers_go_nowhere() -> None:
             assert request.body["kv_transfer_params"].get("remote_port") != canary.port
             assert "ec_transfer_params" not in request.body
         assert canary.seen == []
+
+
+async def test_a_client_is_told_of_the_load_of_the_server_that_answers() -> None:
+    told = {"endpoint-load-metrics": 'JSON {"named_metrics": {"num_requests_waiting": 3.0}}'}
+    async with site({"P1": prefills, "D1": answers(200, chat_answer(), told)}) as place:
+        answer = await place.post(chat_body(), headers={"Endpoint-Load-Metrics-Format": "JSON"})
+        assert place["D1"].seen[0].headers["endpoint-load-metrics-format"] == "JSON"
+        assert "endpoint-load-metrics-format" not in place["P1"].seen[0].headers
+    assert answer.headers["endpoint-load-metrics"] == told["endpoint-load-metrics"]
 
 
 async def test_one_request_id_is_on_the_answer_both_legs_and_the_record() -> None:

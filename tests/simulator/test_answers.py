@@ -280,6 +280,27 @@ def test_request_id_of_the_client_is_in_the_answers_id(server: SimulatedServer) 
     assert "x-request-id" not in response.headers
 
 
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ("text", "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=0.0"),
+        ("JSON", 'JSON {"named_metrics": {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0}}'),
+        ("other", None),
+    ],
+)
+def test_a_whole_answer_tells_of_the_load_in_the_form_that_was_asked_for(
+    server: SimulatedServer, form: str, told: str | None
+) -> None:
+    asked = {"endpoint-load-metrics-format": form}
+    for stream in (False, True):
+        body = {"prompt": "x", "max_tokens": 1, "stream": stream}
+        response = httpx.post(f"{server.url}/v1/completions", json=body, headers=asked)
+        assert response.headers.get("endpoint-load-metrics") == (None if stream else told)
+    body = {"input": "x", "max_output_tokens": 1}
+    response = httpx.post(f"{server.url}/v1/responses", json=body, headers=asked)
+    assert "endpoint-load-metrics" not in response.headers
+
+
 def test_request_id_is_echoed_with_the_flag() -> None:
     with SimulatedServer(args=["--enable-request-id-headers"]) as echoing:
         response = httpx.get(f"{echoing.url}/health", headers={"X-Request-Id": "mine"})
