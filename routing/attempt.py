@@ -225,6 +225,8 @@ class Attempt:
             self._take_usage(scanner.usage)
         if error is None:
             return
+        if isinstance(error, StreamError):
+            error.headers = head.headers
         if answer.committed and not is_clients(error):
             leg.blame(error)
             self._job.watch.count_failure(self._choice, error, on_prefill=False)

@@ -379,6 +379,8 @@ class Tries:
 def in_a_word(error: LegError) -> str:
     if isinstance(error, Answered):
         return str(error.status)
+    if isinstance(error, StreamError):
+        return "failed in its stream"
     if isinstance(error, TimedOut):
         return "timed out"
     return "connection lost" if isinstance(error, ConnectionLost) else "unreachable"

@@ -169,9 +169,9 @@ class StreamRelay:
     # Inside
 
     def _as_it_came(self, error: StreamError) -> StreamError:
-        """No other server would take what is the client's to mend, so it may hear of it as the engine said it."""
-        if error.is_clients and not self.begun:
-            self._begin()
+        """Where no other server does better, the client hears of it as the engine said it."""
+        if not self.begun:
+            error.held = b"".join(self._held)
         return error
 
     def _count(self, counting: int) -> None:
