@@ -104,6 +104,9 @@ class StreamError(LegError):
         self.held: bytes | None = None
         """The whole stream and its headers, when nothing of it went out."""
 
+    def put_down_to_client(self, status: int) -> None:
+        self.status, self.is_clients, self.blames_server = status, True, False
+
 
 class TimedOut(LegError):
     """One of our own limits; the message names it."""

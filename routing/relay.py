@@ -1,6 +1,7 @@
 """Passes a server's event stream to the client as it comes, counting tokens on the way."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +18,10 @@ from routing.template import FrameTemplate
 
 LEND_AFTER: Final = 2
 """Usual tokens in a row, once something else came in between: one that brings odd events in turn is not worth it."""
+
+
+CODE_WITHIN: Final = re.compile(r"'code': ([45]\d\d)\}")
+"""In the messages API vLLM fails on the event that tells it of an error, and quotes it."""
 
 
 class StreamRelay:
@@ -286,5 +291,7 @@ class StreamRelay:
 
 def stream_error(error: Json) -> StreamError:
     code = error.get("code")
+    if code is None and (within := CODE_WITHIN.search(str(error.get("message")))):
+        code = int(within[1])
     status = code if isinstance(code, int) and 400 <= code < 600 else 502
     return StreamError(f"the engine reported an error in its stream: {error.get('message')}", status)

@@ -105,8 +105,15 @@ class MessagesShape(Shape):
         return self._end_block() + self._event("message_delta", delta=delta, usage=self._usage(choices)) + stop
 
     def failure(self, error: dict[str, Any]) -> bytes | None:
-        told = {"type": "internal_error", "message": error["error"]["message"]}
-        return self._event("error", error=told)
+        """vLLM takes the event that tells it of an error for a piece of the answer, which it is not."""
+        quoted = repr(error)
+        wrong = f"Field required [type=missing, input_value={quoted[:25]}...{quoted[-24:]}, input_type=dict]"
+        address = "https://errors.pydantic.dev/2.14/v/missing"
+        wrongs = "".join(
+            f"\n{name}\n  {wrong}\n    For further information visit {address}" for name in ("model", "choices")
+        )
+        words = f"2 validation errors for ChatCompletionStreamResponse{wrongs}"
+        return self._event("error", error={"type": "internal_error", "message": words})
 
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         _, text = choices[0].take_text()

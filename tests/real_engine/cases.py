@@ -9,6 +9,7 @@ Json = dict[str, Any]
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 SPLIT = "split"
 ONE_SERVER = "one server"
+ONE_SERVER_AFTER_PREFILL = "one server, after prefill refused it"
 REFUSED = "refused"
 
 
@@ -209,6 +210,34 @@ OTHER_APIS = [
     *both_ways("message with a tool", MESSAGES, chat(tools=MESSAGE_TOOLS)),
 ]
 
+NO_REGEX: Json = {"structured_outputs": {"regex": "["}}
+NO_CHOICE: Json = {"structured_outputs": {"choice": []}}
+NONSENSE: Json = {"type": "json_schema", "schema": {"type": "nonsense"}}
+IN_STREAMS = [
+    Case("no regex", CHAT, chat(**NO_REGEX), REFUSED),
+    Case("no regex, streamed", CHAT, chat(stream=True, **NO_REGEX), ONE_SERVER_AFTER_PREFILL),
+    Case("no regex, streamed with usage", COMPLETIONS, completion(**WITH_USAGE, **NO_REGEX), ONE_SERVER_AFTER_PREFILL),
+    Case("nothing to choose from", COMPLETIONS, completion(**NO_CHOICE), REFUSED),
+    Case("nothing to choose from, streamed", CHAT, chat(stream=True, **NO_CHOICE), ONE_SERVER_AFTER_PREFILL),
+    Case("token ids that are none", COMPLETIONS, completion([5, 10**6]), REFUSED),
+    Case(
+        "token ids that are none, streamed", COMPLETIONS, completion([5, 10**6], stream=True), ONE_SERVER_AFTER_PREFILL
+    ),
+    Case(
+        "a bias towards no token, streamed", CHAT, chat(stream=True, logit_bias={"9999": 1}), ONE_SERVER_AFTER_PREFILL
+    ),
+    Case("no allowed tokens, streamed", CHAT, chat(stream="true", allowed_token_ids=[]), ONE_SERVER_AFTER_PREFILL),
+    Case("a negative temperature, streamed", CHAT, chat(stream=True, temperature=-1), REFUSED),
+    Case("no message by its schema", MESSAGES, chat(output_config={"format": NONSENSE}), REFUSED),
+    Case(
+        "no message by its schema, streamed",
+        MESSAGES,
+        chat(stream=True, output_config={"format": NONSENSE}),
+        ONE_SERVER_AFTER_PREFILL,
+    ),
+]
+"""What is refused inside a stream, where one is asked for."""
+
 REFUSALS = [
     Case("too long a prompt", COMPLETIONS, completion(HUGE), REFUSED),
     Case("too long a prompt, streamed", COMPLETIONS, completion(HUGE, stream=True), REFUSED),
@@ -293,4 +322,4 @@ CACHED = [
 ]
 """Prompts of many blocks, whose second answer tells how much of them was cached at the first."""
 
-CASES = [*CHATS, *COMPLETION_CASES, *OTHER_APIS, *CACHED, *REFUSALS]
+CASES = [*CHATS, *COMPLETION_CASES, *OTHER_APIS, *CACHED, *IN_STREAMS, *REFUSALS]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.comparing import differences
-from tests.real_engine.cases import CASES, CHAT, ONE_SERVER, REFUSED, SPLIT, Case, chat
+from tests.real_engine.cases import CASES, CHAT, ONE_SERVER, ONE_SERVER_AFTER_PREFILL, REFUSED, SPLIT, Case, chat
 from tests.real_engine.picture_cases import PICTURE_CASES, asks, picture, text
 from tests.real_engine.pictures import data_url, png
 from tests.real_engine.yard import Yard, external_tokens
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_engine
 ALL_CASES = [*CASES, *PICTURE_CASES]
 ANSWER_LIMIT_S = 600.0
 PICTURE_TOKENS = 144
-ROUTES = {SPLIT: "split", ONE_SERVER: "direct"}
+ROUTES = {SPLIT: "split", ONE_SERVER: "direct", ONE_SERVER_AFTER_PREFILL: "fallback"}
 
 
 class Side:

@@ -48,7 +48,7 @@ async def test_a_decode_servers_500_is_passed_on_when_every_try_fails(stream: bo
 
 async def test_a_prefill_servers_400_is_passed_on_once_and_decode_is_never_called() -> None:
     async with site({"P1": answers(400, BAD), "P2": answers(400, BAD), "D1": streams()}) as place:
-        answer = await place.chat(stream=True)
+        answer = await place.chat()
         assert len(place["P1"].seen) + len(place["P2"].seen) == 1
         assert place["D1"].seen == []
     assert (answer.status, answer.json) == (400, BAD)
