@@ -23,6 +23,7 @@ PASSED_ON: Final = frozenset(
 """Client headers that an engine may see: all that it reads. Keys, routing headers and encodings never are passed on.
 Nor is the rank in one server (`x-data-parallel-rank`), which would steer each of two."""
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+WITHOUT_ID: Final = ("/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize")
 SESSION_BYTES: Final = 16
 MODEL_PART: Final = b'name="model"\r\n'
 _MODEL_IN_FORM: Final = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
@@ -55,6 +56,14 @@ def request_id(request: Request) -> str:
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
     return getrandbits(128).to_bytes(16).hex()  # An id, not a secret.
+
+
+def request_id_in(body: dict[str, Any], request: Request) -> str | None:
+    """The one that the client gave in its body, where engines look for it and no header goes before it."""
+    given = body.get("request_id")
+    if not isinstance(given, str) or request.path in WITHOUT_ID or request.get(b"x-request-id") is not None:
+        return None
+    return given if _REQUEST_ID.fullmatch(given.encode("utf-8", "surrogatepass")) else None
 
 
 def headers_for_servers(request: Request) -> Headers:

@@ -123,7 +123,12 @@ class Attempt:
         return self.on_prefill and self._prefill_leg is not None and self._prefill_leg.has_begun_to_answer
 
     def _leg_headers(self, leg: str) -> Headers:
-        leg_id = f"{self._record.request_id}-{leg}{self._record.attempts}"
+        """The first server that is to answer gets the request's own id, which it tells its client in that of the
+        answer. Every other leg has one that goes on from it, so that logs of servers tell them apart."""
+        record = self._record
+        leg_id = (
+            record.request_id if leg == "d" and record.attempts == 1 else f"{record.request_id}-{leg}{record.attempts}"
+        )
         return [*self._job.ask.headers, (b"x-request-id", leg_id.encode())]
 
     def _prefill_headers(self) -> Headers:

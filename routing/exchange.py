@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from routing.answer import Answer
-from routing.ask import Ask, read_ask, request_id
+from routing.ask import Ask, read_ask, request_id, request_id_in
 from routing.attempt import Attempt, Job
 from routing.backend import Backend
 from routing.bodies import DecodeBody, answers_of
@@ -175,6 +175,7 @@ class Exchange:
             self._answer.whole(*await self._router.preflight(self._request))
             return
         ask = await read_ask(self._request, self._table, kind, self._router.responses)
+        self.record.request_id = request_id_in(ask.body, self._request) or self.record.request_id
         self.record.deployment = ask.deployment.name
         self.record.streamed = ask.streamed
         self.record.estimated_prompt_tokens = ask.wish.prompt_tokens

@@ -359,7 +359,7 @@ class App:
             except Refused as refusal:
                 self._refuse(body, reply, refusal, anthropic=shape is messages.MessagesShape)
                 return
-            answer_id = prefix + (request.headers.get("x-request-id") or uuid4().hex[:16])
+            answer_id = shape.id_of(prefix, request.headers.get("x-request-id"), body.get("request_id"))
             details = self._arguments.prompt_tokens_details
             look = shape(answer_id, wanted, reply.faults, details)
             look.block_size = self._arguments.block_size

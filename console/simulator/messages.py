@@ -28,7 +28,7 @@ def read(body: Body, facts: ServerFacts) -> Wanted:
     messages = body["messages"]
     system = body.get("system")
     as_chat: Body = {
-        **body,
+        **{name: value for name, value in body.items() if name != "request_id"},  # This API has none.
         "messages": ([{"role": "system", "content": system}] if system else []) + messages,
         "tools": [_tool(tool) for tool in body.get("tools") or []],
         "stop": body.get("stop_sequences"),
@@ -103,6 +103,10 @@ class MessagesShape(Shape):
         reason, sequence = _stop(choices[0])
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         return self._end_block() + self._event("message_delta", delta=delta, usage=self._usage(choices)) + stop
+
+    @staticmethod
+    def id_of(prefix: str, in_header: str | None, in_body: str | None) -> str:
+        return Shape.id_of(prefix, in_header, None)
 
     def failure(self, error: dict[str, Any]) -> bytes | None:
         """vLLM takes the event that tells it of an error for a piece of the answer, which it is not."""

@@ -12,7 +12,21 @@ import httpx
 import pytest
 
 from tests.comparing import differences
-from tests.real_engine.cases import CASES, CHAT, ONE_SERVER, ONE_SERVER_AFTER_PREFILL, REFUSED, SPLIT, Case, chat
+from tests.real_engine.cases import (
+    CASES,
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    ONE_SERVER,
+    ONE_SERVER_AFTER_PREFILL,
+    REFUSED,
+    RESPONSES,
+    SPLIT,
+    Case,
+    chat,
+    completion,
+    response,
+)
 from tests.real_engine.picture_cases import PICTURE_CASES, asks, picture, text
 from tests.real_engine.pictures import data_url, png
 from tests.real_engine.yard import Yard, external_tokens
@@ -76,6 +90,28 @@ def test_the_answer_is_the_same_directly_and_split(answers: Answers, case: Case)
     assert (direct.status_code >= 400) is (case.goes == REFUSED)
     if case.goes != REFUSED:
         assert routed.headers["x-switchyard-route"] == ROUTES[case.goes]
+
+
+IDENTIFIED = {CHAT: chat(), COMPLETIONS: completion(), RESPONSES: response(), MESSAGES: chat()}
+ID = re.compile(r'"id": ?"([^"]*)"')
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-request-id": "in-the-header"}], ids=["", "header"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+def test_an_answer_has_the_id_that_its_request_brought(
+    sides: tuple[Side, Side], path: str, stream: bool, headers: dict[str, str]
+) -> None:
+    case = Case("identified", path, {**IDENTIFIED[path], "stream": stream, "request_id": "in-the-body"})
+    direct, routed = (side.put(case, headers).result() for side in sides)
+    assert ID.findall(direct.text)[0] == ID.findall(routed.text)[0]
+    assert routed.headers["x-request-id"] == headers.get("x-request-id", "in-the-body")
+
+
+def test_a_message_has_the_id_of_its_requests_header(sides: tuple[Side, Side]) -> None:
+    case = Case("identified", MESSAGES, IDENTIFIED[MESSAGES])
+    direct, routed = (side.put(case, {"x-request-id": "in-the-header"}).result().json()["id"] for side in sides)
+    assert direct == routed == "chatcmpl-in-the-header"
 
 
 @pytest.mark.parametrize("form", ["TEXT", "JSON", "other"])

@@ -281,6 +281,28 @@ def test_request_id_of_the_client_is_in_the_answers_id(server: SimulatedServer) 
 
 
 @pytest.mark.parametrize(
+    ("path", "prefix", "with_header", "without"),
+    [
+        ("/v1/completions", "cmpl-", "cmpl-head", "cmpl-mine"),
+        ("/v1/chat/completions", "chatcmpl-", "chatcmpl-head", "chatcmpl-mine"),
+        ("/v1/responses", "resp_", "mine", "mine"),
+        ("/v1/messages", "chatcmpl-", "chatcmpl-head", None),
+    ],
+)
+def test_an_id_in_the_body_counts_where_vllm_takes_it(
+    server: SimulatedServer, path: str, prefix: str, with_header: str, without: str | None
+) -> None:
+    said = [{"role": "user", "content": "x"}]
+    body = {"model": "tiny", "prompt": "x", "messages": said, "input": "x", "max_tokens": 1, "max_output_tokens": 1}
+    for headers, expected in (({"x-request-id": "head"}, with_header), ({}, without)):
+        given = httpx.post(f"{server.url}{path}", json={**body, "request_id": "mine"}, headers=headers).json()["id"]
+        assert given == expected if expected is not None else given.startswith(prefix) and "mine" not in given
+    assert httpx.post(f"{server.url}{path}", json=body).json()["id"].startswith(prefix)
+    wrong = httpx.post(f"{server.url}{path}", json={**body, "request_id": 5})
+    assert wrong.status_code == (200 if path == "/v1/messages" else 400)
+
+
+@pytest.mark.parametrize(
     ("form", "told"),
     [
         ("text", "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=0.0"),
