@@ -10,7 +10,7 @@ from routing import bodies
 from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, NotInTable, Refusal
-from routing.large import find, read_large
+from routing.large import find, misread, read_large
 from routing.paths import response_of
 from routing.reply import Request
 from routing.sse import DIALECTS
@@ -103,9 +103,12 @@ async def read_body(request: Request) -> tuple[dict[str, Any], int]:
             large = await read_large(raw)
             return large.body, large.prompt_at
         return bodies.parse(raw), prompt_at(raw)
-    except bodies.NotJson as error:
-        message = f"The body is not a JSON object: {error}. Send valid JSON."
-        raise Refusal(400, message, kind="Bad Request", param=error.param) from error
+    except bodies.NotJson as unread:
+        error = unread
+    if len(raw) > bodies.LARGE_BYTES:
+        error = await misread(raw, error)
+    message = f"The body is not a JSON object: {error}. Send valid JSON."
+    raise Refusal(400, message, kind="Bad Request", param=error.param) from error
 
 
 async def _read_form(raw: bodies.Raw) -> dict[str, Any]:
@@ -125,7 +128,7 @@ def deployment_for(table: Table, model: object, hashed_key: str | None) -> Deplo
             retry_after_s=5,
         )
     if model is not None and not isinstance(model, str):
-        raise Refusal(400, "The model is not a string. Send the name of one.", kind="Bad Request", param="model")
+        raise Refusal(400, "The model is not a string. Send the name of one.", kind="Bad Request", param="body.model")
     deployment = _named(table, model)
     open_to_key = [other.model for other in table.deployments.values() if may_use(other, hashed_key)]
     if deployment is not None and may_use(deployment, hashed_key):

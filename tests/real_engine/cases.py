@@ -50,6 +50,8 @@ STORY = "Once upon a time there was a pump in the second tank"
 LONG = " ".join(f"word{number}" for number in range(600))
 HUGE = " ".join(f"word{number}" for number in range(6000))
 """More tokens than the servers take."""
+VAST = " ".join(f"word{number}" for number in range(40_000))
+"""More bytes than are read at once."""
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome"]}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER}}]
 AMOUNT = {"type": "object", "properties": {"amount": {"type": "integer", "maximum": 2**256 - 1}}}
@@ -298,6 +300,27 @@ REFUSALS = [
     ),
     Case("a message without a limit", MESSAGES, {"messages": SEA}, REFUSED),
     Case("another model", CHAT, chat(model="other"), REFUSED, own_words=True),
+    Case("a model that is no name", CHAT, chat(model=5), REFUSED, own_words=True),
+    Case(
+        "a large body cut off",
+        CHAT,
+        json.dumps({"model": "tiny", **chat(says(VAST))})[:-1].encode(),
+        REFUSED,
+        own_words=True,
+    ),
+    Case(
+        "a large body with a quote too much",
+        CHAT,
+        json.dumps(chat(says(VAST))).replace("word9 ", 'wor"d9 ').encode(),
+        REFUSED,
+        own_words=True,
+    ),
+    Case(
+        "a large body with a wrong escape",
+        CHAT,
+        json.dumps(chat(says(VAST))).replace("word9 ", "wor\\d9 ").encode(),
+        REFUSED,
+    ),
     Case("half an object", CHAT, b'{"messages": [', REFUSED, own_words=True),
     Case("a list", CHAT, b"[1, 2]", REFUSED, own_words=True),
     Case("nothing", CHAT, b"", REFUSED, own_words=True),
