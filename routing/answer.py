@@ -81,8 +81,11 @@ class Answer:
         if isinstance(error, Answered) and not self.reply.started:
             self.whole(error.status, error.headers, error.body)
             return
+        if isinstance(error, StreamError) and error.held is not None:
+            self.begin_stream(200, error.headers)
+            self.reply.write(error.held)
         if isinstance(error, StreamError) and self.committed:
-            # The engine's own error event went out already.
+            # The engine's own error event went out.
             self._record.outcome = outcome_of(error.status)
             self.reply.finish()
             return

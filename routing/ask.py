@@ -10,7 +10,7 @@ from routing import bodies
 from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
 from routing.errors import Headers, NotInTable, Refusal
-from routing.large import find, read_large
+from routing.large import find, misread, read_large
 from routing.names import Names
 from routing.paths import INVOCATIONS, api_of, response_of
 from routing.reply import Request
@@ -19,12 +19,14 @@ from routing.table import Deployment, Table
 
 PASSED_ON: Final = frozenset(
     b"content-type accept origin user-agent traceparent tracestate baggage x-session-id x-vllm-priority"
-    b" anthropic-version anthropic-beta x-amzn-sagemaker-adapter-identifier".split()
+    b" anthropic-version anthropic-beta endpoint-load-metrics-format x-amzn-sagemaker-adapter-identifier".split()
 )
-"""Client headers that an engine may see. Keys, routing headers and encodings never are passed on."""
+"""Client headers that an engine may see: all that it reads. Keys, routing headers and encodings never are passed on.
+Nor is the rank in one server (`x-data-parallel-rank`), which would steer each of two."""
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 ADAPTER: Final = b"x-amzn-sagemaker-adapter-identifier"
 """Names an invocation's model; engines overlook the one in its body."""
+WITHOUT_ID: Final = ("/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize")
 SESSION_BYTES: Final = 16
 MODEL_PART: Final = b'name="model"\r\n'
 _MODEL_IN_FORM: Final = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
@@ -59,6 +61,14 @@ def request_id(request: Request) -> str:
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode()
     return getrandbits(128).to_bytes(16).hex()  # An id, not a secret.
+
+
+def request_id_in(body: dict[str, Any], request: Request) -> str | None:
+    """The one that the client gave in its body, where engines look for it and no header goes before it."""
+    given = body.get("request_id")
+    if not isinstance(given, str) or request.path in WITHOUT_ID or request.get(b"x-request-id") is not None:
+        return None
+    return given if _REQUEST_ID.fullmatch(given.encode("utf-8", "surrogatepass")) else None
 
 
 def headers_for_servers(request: Request) -> Headers:
@@ -98,9 +108,12 @@ async def read_body(request: Request) -> tuple[dict[str, Any], int]:
             large = await read_large(raw)
             return large.body, large.prompt_at
         return bodies.parse(raw), prompt_at(raw)
-    except bodies.NotJson as error:
-        message = f"The body is not a JSON object: {error}. Send valid JSON."
-        raise Refusal(400, message, kind="Bad Request", param=error.param) from error
+    except bodies.NotJson as unread:
+        error = unread
+    if len(raw) > bodies.LARGE_BYTES:
+        error = await misread(raw, error)
+    message = f"The body is not a JSON object: {error}. Send valid JSON."
+    raise Refusal(400, message, kind="Bad Request", param=error.param) from error
 
 
 async def _read_form(raw: bodies.Raw) -> dict[str, Any]:
@@ -121,7 +134,7 @@ def deployment_for(table: Table, names: Names, model: object, hashed_key: str | 
             retry_after_s=5,
         )
     if model is not None and not isinstance(model, str):
-        raise Refusal(400, "The model is not a string. Send the name of one.", kind="Bad Request", param="model")
+        raise Refusal(400, "The model is not a string. Send the name of one.", kind="Bad Request", param="body.model")
     deployment = _named(table, model)
     if deployment is not None and may_use(deployment, hashed_key):
         return deployment

@@ -27,6 +27,8 @@ from routing.relay import StreamRelay
 from routing.sse import DIALECTS, Dialect, Scanner
 from routing.usage import cached_tokens, read_usage, with_counts_of_prefill
 
+ASKS_FOR_LOAD: Final = b"endpoint-load-metrics-format"
+NOT_READ: Final = b"json_invalid"
 NOT_HELD: Final = b"but data is not provided"
 """What an engine says of a picture that it knows by no such name."""
 
@@ -66,6 +68,7 @@ class Attempt:
         "_prefill_leg",
         "_prefill_usage",
         "_record",
+        "_refusal",
         "_timeouts",
         "handoff",
         "on_prefill",
@@ -83,6 +86,9 @@ class Attempt:
         """It is the prefill server that this attempt is with."""
         self._prefill_leg: Leg | None = None
         self._prefill_usage: dict[str, Any] | None = None
+        self._refusal: Answered | None = None
+        """The prefill server's, which was asked for another answer than the client wants: what the client is to hear of
+        it only a server that gets the client's own request can tell."""
 
     async def run(self) -> None:
         if self._choice.prefill is not None:
@@ -95,7 +101,24 @@ class Attempt:
             self.on_prefill = False
         if self._job.client_left():
             raise asyncio.CancelledError
-        await self._decode()
+        if self._refusal is None:
+            await self._decode()
+        else:
+            await self._hear_of(self._refusal)
+
+    async def _hear_of(self, refusal: Answered) -> None:
+        """The decode server says it in its own way, or does it all the same. The request is at fault: no server is
+        blamed, and none is asked once more."""
+        try:
+            await self._decode()
+        except StreamError as error:
+            error.put_down_to_client(refusal.status)
+            raise
+        except LegError as error:
+            if isinstance(error, Answered) and error.is_clients:
+                raise
+            self.on_prefill = True
+            raise refusal from error
 
     @property
     def has_handoff_coming(self) -> bool:
@@ -103,8 +126,17 @@ class Attempt:
         return self.on_prefill and self._prefill_leg is not None and self._prefill_leg.has_begun_to_answer
 
     def _leg_headers(self, leg: str) -> Headers:
-        leg_id = f"{self._record.request_id}-{leg}{self._record.attempts}"
+        """The first server that is to answer gets the request's own id, which it tells its client in that of the
+        answer. Every other leg has one that goes on from it, so that logs of servers tell them apart."""
+        record = self._record
+        leg_id = (
+            record.request_id if leg == "d" and record.attempts == 1 else f"{record.request_id}-{leg}{record.attempts}"
+        )
         return [*self._job.ask.headers, (b"x-request-id", leg_id.encode())]
+
+    def _prefill_headers(self) -> Headers:
+        """Without what asks for a header of an answer that no client sees."""
+        return [header for header in self._leg_headers("p") if header[0] != ASKS_FOR_LOAD]
 
     # The prefill leg
 
@@ -115,7 +147,7 @@ class Attempt:
         try:
             with Leg(prefill, self._timeouts, prompt_tokens=ask.wish.prompt_tokens) as leg:
                 self._prefill_leg = leg
-                await leg.open("POST", self._path, self._leg_headers("p"), body, self._mark_prefill_sent)
+                await leg.open("POST", self._path, self._prefill_headers(), body, self._mark_prefill_sent)
                 raw = await leg.read()
                 self._record.prefill_answered_ms = self._job.clock.now_ms()
                 answer = _object(raw)
@@ -127,9 +159,13 @@ class Attempt:
         if why := _why_without(refusal, ask.body):
             self._do_without(why)
             return None
-        if tells_of_our_token(refusal):
-            refusal = await in_own_words(prefill, ask, self._record.request_id) or refusal
-        raise refusal
+        if tells_of_our_token(refusal) and (own := await in_own_words(prefill, ask, self._record.request_id)):
+            raise own
+        if not _is_told_otherwise(refusal, ask.body):
+            raise refusal
+        self._refusal = refusal
+        self._do_without(f"refused it ({refusal.status})")
+        return None
 
     def _mark_prefill_sent(self) -> None:
         self._record.prefill_sent_ms = self._job.clock.now_ms()
@@ -164,7 +200,7 @@ class Attempt:
         query = ask.request.query.decode("latin-1")
         target = f"{self._path}?{query}" if query else self._path
         usage_forced = self._choice.decode.server.forces_usage
-        with Leg(self._choice.decode, self._timeouts, streams=1) as leg:
+        with Leg(self._choice.decode, self._timeouts, streams=1, is_aside=self._refusal is not None) as leg:
             connection = await leg.open(
                 ask.request.method,
                 target,
@@ -223,6 +259,8 @@ class Attempt:
             self._take_usage(scanner.usage)
         if error is None:
             return
+        if isinstance(error, StreamError):
+            error.headers = head.headers
         if answer.committed and not is_clients(error):
             leg.blame(error)
             self._job.watch.count_failure(self._choice, error, on_prefill=False)
@@ -306,6 +344,12 @@ def _why_without(refusal: Answered, body: Mapping[str, Any]) -> str:
     if refusal.status == 400 and forces_a_tool(body) and not tells_of_our_token(refusal):
         return "refused a forced tool cut short"
     return ""
+
+
+def _is_told_otherwise(refusal: Answered, body: Mapping[str, Any]) -> bool:
+    """Engines say most of it in the stream, where one is asked for. Of a body that is no JSON they name the place, and
+    that is another in the prefill server's."""
+    return refusal.status == 400 and (bool(body.get("stream")) or NOT_READ in refusal.body)
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:

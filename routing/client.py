@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._error: LegError | None = None
         self._head_ready: asyncio.Future[None] | None = None
         self._unread: list[bytes] = []
-        """Body bytes, undecoded, from before somebody takes them."""
+        """Body bytes, undecoded, from before somebody takes them, or bytes from after the body's end."""
         self._unread_bytes = 0
         self._sink: Sink | None = None
 
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
         assert sink is not None
         assert decoder is not None
         try:
-            while at < len(data):
+            while at < len(data) and not decoder.done:
                 if decoder.at_boundary and (taken := sink.take(data, at)) > at:
                     at = taken
                     continue
@@ -229,6 +229,8 @@ class Connection(asyncio.Protocol):
                     sink.part(piece)
             if not decoder.done:
                 sink.flush()
+            elif at < len(data):
+                self._unread.append(data[at:])
         except Malformed as error:
             self._fail(self._malformed(error))
 
@@ -291,9 +293,10 @@ class Connection(asyncio.Protocol):
 
     def can_be_kept(self) -> bool:
         """Not while a request is still going out: a server that answered before it was complete may never read the
-        rest, and what is sent next would wait behind it."""
+        rest, and what is sent next would wait behind it. Nor once more came than the answer, which would be taken for
+        the beginning of the next one."""
         head, transport = self.head, self.transport
-        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size() or self._unread:
             return False
         return self.is_complete and head is not None and head.keep_alive
 

@@ -100,6 +100,12 @@ class StreamError(LegError):
         self.status = status
         self.is_clients = 400 <= status < 500
         self.blames_server = not self.is_clients
+        self.headers: Headers = []
+        self.held: bytes | None = None
+        """The whole stream and its headers, when nothing of it went out."""
+
+    def put_down_to_client(self, status: int) -> None:
+        self.status, self.is_clients, self.blames_server = status, True, False
 
 
 class TimedOut(LegError):

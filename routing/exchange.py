@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from routing.answer import Answer
-from routing.ask import Ask, read_ask, request_id
+from routing.ask import Ask, read_ask, request_id, request_id_in
 from routing.attempt import Attempt, Job
 from routing.backend import Backend
 from routing.bodies import DecodeBody, answers_of
@@ -182,6 +182,7 @@ class Exchange:
             self._answer.whole(*await self._router.ask_any(self._request))
             return
         ask = await read_ask(self._request, self._table, self._router.names, kind, self._router.responses)
+        self.record.request_id = request_id_in(ask.body, self._request) or self.record.request_id
         self.record.deployment = ask.deployment.name
         self.record.streamed = ask.streamed
         self.record.estimated_prompt_tokens = ask.wish.prompt_tokens
@@ -399,6 +400,8 @@ class Tries:
 def in_a_word(error: LegError) -> str:
     if isinstance(error, Answered):
         return str(error.status)
+    if isinstance(error, StreamError):
+        return "failed in its stream"
     if isinstance(error, TimedOut):
         return "timed out"
     return "connection lost" if isinstance(error, ConnectionLost) else "unreachable"

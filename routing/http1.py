@@ -112,7 +112,8 @@ class Decoder(Protocol):
     ends_at_eof: bool
 
     def step(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """The next piece of the body in `data` from `at` on, and where to go on. It always goes on, up to the end."""
+        """The next piece of the body in `data` from `at` on, and where to go on. It always goes on, until `done`: what
+        follows then belongs to no answer."""
 
 
 class Sized:
@@ -124,12 +125,11 @@ class Sized:
         self.done = length == 0
 
     def step(self, data: bytes, at: int) -> tuple[bytes, int]:
-        piece = data[at:] if at else data
-        if len(piece) > self._left:
-            raise Malformed("more bytes than the answer's content-length")
+        end = min(at + self._left, len(data))
+        piece = data[at:end]
         self._left -= len(piece)
         self.done = self._left == 0
-        return piece, len(data)
+        return piece, end
 
 
 class UntilClosed:
@@ -159,7 +159,7 @@ class Chunked:
         if self._left:
             return self._take_data(data, at)
         end = data.find(b"\n", at)
-        if self.done or end < 0:
+        if end < 0:
             return self._keep_line(data, at)
         line, self._line = (self._line + data[at:end]).strip(), b""
         if self._in_trailer:
@@ -182,8 +182,6 @@ class Chunked:
         self._left = size + 2 if size else 0
 
     def _keep_line(self, data: bytes, at: int) -> tuple[bytes, int]:
-        if self.done:
-            raise Malformed("more bytes than the answer's last chunk")
         self._line += data[at:]
         if len(self._line) > MAX_LINE_BYTES:
             raise Malformed("a chunk of the answer has no size")

@@ -17,6 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from routing.bodies import LARGE_BYTES, NotJson, Raw, Sendable, Unread, parse
+from routing.misread import find_fault
 from routing.windows import Field, top_level
 
 KEPT_BYTES = 16 * 1024
@@ -54,6 +55,13 @@ async def read_large(raw: Raw) -> Large:
     large = Large({})
     await in_steps(_read(raw, large))
     return large
+
+
+async def misread(raw: Raw, error: NotJson) -> NotJson:
+    """What an engine says of a body that `read_large` could not read; `error` where it says nothing or nobody knows."""
+    found: list[NotJson] = []
+    await in_steps(find_fault(raw, found))
+    return found[0] if found else error
 
 
 def _read(raw: Raw, large: Large) -> Iterator[None]:

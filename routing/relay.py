@@ -1,6 +1,7 @@
 """Passes a server's event stream to the client as it comes, counting tokens on the way."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import Final
@@ -21,6 +22,8 @@ LEND_AFTER: Final = 2
 
 AT_ONCE: Final = 6
 """Tokens in one read: they come faster than they can be told apart, and what remains is soon read here too."""
+CODE_WITHIN: Final = re.compile(r"'code': ([45]\d\d)\}")
+"""In the messages API vLLM fails on the event that tells it of an error, and quotes it."""
 
 
 class StreamRelay:
@@ -177,9 +180,9 @@ class StreamRelay:
     # Inside
 
     def _as_it_came(self, error: StreamError) -> StreamError:
-        """No other server would take what is the client's to mend, so it may hear of it as the engine said it."""
-        if error.is_clients and not self.begun:
-            self._begin()
+        """Where no other server does better, the client hears of it as the engine said it."""
+        if not self.begun:
+            error.held = b"".join(self._held)
         return error
 
     def _count(self, counting: int) -> None:
@@ -295,5 +298,7 @@ class StreamRelay:
 
 def stream_error(error: Json) -> StreamError:
     code = error.get("code")
+    if code is None and (within := CODE_WITHIN.search(str(error.get("message")))):
+        code = int(within[1])
     status = code if isinstance(code, int) and 400 <= code < 600 else 502
     return StreamError(f"the engine reported an error in its stream: {error.get('message')}", status)

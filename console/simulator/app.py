@@ -21,6 +21,7 @@ from .cors import is_preflight
 from .exchange import DEAD, Exchange
 from .faults import BadFaults, Faults
 from .faulty import FaultyReply, answer_from_script, answer_probe, needs_faulty_reply
+from .load_report import is_asked, load_headers
 from .loglines import API, VERSION, Log
 from .metrics import HttpMetrics
 from .pages import Handler, Pages
@@ -30,6 +31,7 @@ from .shapes import ChatShape, CompletionShape, Shape
 from .wire import Connection, HttpRequest, Reply
 
 DRAINING = error_json("cannot schedule new futures after shutdown", "InternalServerError", None, 500)
+LOAD_TOLD_BY = (ChatShape, CompletionShape)
 METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
@@ -357,13 +359,21 @@ class App:
             except Refused as refusal:
                 self._refuse(body, reply, refusal, anthropic=shape is messages.MessagesShape)
                 return
-            answer_id = prefix + (request.headers.get("x-request-id") or uuid4().hex[:16])
+            answer_id = shape.id_of(prefix, request.headers.get("x-request-id"), body.get("request_id"))
             details = self._arguments.prompt_tokens_details
             look = shape(answer_id, wanted, reply.faults, details)
             look.block_size = self._arguments.block_size
-            self._begin(reply, wanted, look)
+            if is_asked(request) and shape in LOAD_TOLD_BY and not wanted.stream:
+                self._spawn(self._begin_with_load(request, reply, wanted, look))
+            else:
+                self._begin(reply, wanted, look)
 
         return handler
+
+    async def _begin_with_load(self, request: HttpRequest, reply: Reply, wanted: Wanted, shape: Shape) -> None:
+        reply.told_of_load = load_headers(request, await self._engine.metrics_text())
+        if not reply.done:
+            self._begin(reply, wanted, shape)
 
     def _begin(self, reply: Reply, wanted: Wanted, shape: Shape) -> None:
         exchange = Exchange(self._engine, reply, wanted, shape, reply.faults)

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
-from . import fields
+from . import fields, verifying
 from .adapters import Adapters
 from .refusals import Refused, invalid, missing
-from .text import CHARACTERS_PER_TOKEN, EOS_TOKEN_ID, VOCABULARY_SIZE, json_for_schema, tokenize
+from .text import CHARACTERS_PER_TOKEN, EOS_TOKEN_ID, json_for_schema, tokenize
 from .wire import HttpRequest
 
 Body = dict[str, Any]
@@ -63,6 +63,8 @@ class Wanted:
     salt: int = 0
     local_prompt: bool = False
     return_token_ids: bool = False
+    refusal: Refused | None = None
+    """What the stream ends with, at once."""
 
 
 def parse_json(request: HttpRequest) -> Body:
@@ -133,16 +135,6 @@ def limits(limit: int | None, prompt_tokens: int, min_tokens: int, facts: Server
     if min_tokens > most:
         raise Refused(f"min_tokens must be less than or equal to max_tokens={most}, got {min_tokens}.")
     return most
-
-
-def check_most_logprobs(logprobs: int | None, prompt_logprobs: int | None, facts: ServerFacts) -> None:
-    """Raises Refused."""
-    most = VOCABULARY_SIZE if facts.max_logprobs == -1 else facts.max_logprobs
-    for name, of, asked in (("logprobs", "sample", logprobs), ("prompt_logprobs", "prompt", prompt_logprobs)):
-        wanted = VOCABULARY_SIZE if asked == -1 else asked or 0
-        if wanted > most:
-            words = f"Requested {of} logprobs of {wanted}, which is greater than max allowed: {most}"
-            raise Refused(words, param=name, value=wanted)
 
 
 def completion(body: Body, facts: ServerFacts) -> Wanted:
@@ -308,7 +300,9 @@ def _wanted(
     min_tokens = body.get("min_tokens") or 0
     longest = max(len(prompt) for prompt in prompts)
     most = limits(limit, longest, min_tokens, facts)
-    check_most_logprobs(logprobs, body.get("prompt_logprobs"), facts)
+    refusal = verifying.refusal(body, prompts, logprobs, facts.max_logprobs)
+    if refusal is not None and not body.get("stream"):
+        raise refusal
     options = body.get("stream_options") or {}
     include_usage = bool(options.get("include_usage"))
     stop = body.get("stop") or []
@@ -339,6 +333,7 @@ def _wanted(
         salt=_salt(body, facts),
         local_prompt=local_prompt,
         return_token_ids=bool(body.get("return_token_ids")),
+        refusal=refusal,
     )
 
 

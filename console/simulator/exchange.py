@@ -55,6 +55,10 @@ class Exchange:
             self._reply.start(200, STREAM_HEADERS, None)
             if greeting := self._shape.greeting():
                 self._reply.write(greeting)
+        if self._wanted.refusal is not None:
+            self._over = True
+            self._tell(self._wanted.refusal.as_json())
+            return
         tokens, reason = planned_end(self._wanted)
         for choice in self._choices:
             request = EngineRequest(
@@ -114,7 +118,7 @@ class Exchange:
             self._reply.write(self._shape.closing(self._choices, failed=False))
             self._reply.finish()
             return
-        self._reply.json(200, self._shape.whole(self._choices))
+        self._reply.json(200, self._shape.whole(self._choices), self._reply.told_of_load)
 
     def _fail(self, choice: Choice, error: dict[str, Any]) -> None:
         self._over = True
@@ -128,6 +132,10 @@ class Exchange:
             self._reply.write(self._shape.closing(self._choices, failed=True))
             self._reply.finish()
             return
+        self._tell(error)
+
+    def _tell(self, error: dict[str, Any]) -> None:
+        """Inside the stream."""
         told = self._shape.failure(error)
         if told is None:
             self._reply.break_off()

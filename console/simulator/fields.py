@@ -146,19 +146,27 @@ SAMPLED: dict[str, Reader] = {
     "kv_transfer_params": mapping,
 }
 """In the order of vLLM's models, which is the order of their faults."""
-COMPLETION: dict[str, Reader] = {"model": text, "echo": flag, "logprobs": integer, **SAMPLED}
+NAMED: dict[str, Reader] = {"request_id": text}
+COMPLETION: dict[str, Reader] = {"model": text, "echo": flag, "logprobs": integer, **SAMPLED, **NAMED}
 CHAT: dict[str, Reader] = {
     "messages": list_of(anything),
     "model": text,
     "logprobs": flag,
     "top_logprobs": integer,
     **SAMPLED,
+    **NAMED,
 }
-RESPONSES: dict[str, Reader] = {**SAMPLED, "model": text, "max_output_tokens": integer, "top_logprobs": integer}
+RESPONSES: dict[str, Reader] = {
+    **SAMPLED,
+    "model": text,
+    "max_output_tokens": integer,
+    "top_logprobs": integer,
+    **NAMED,
+}
 MESSAGES: dict[str, Reader] = {"model": text, "messages": list_of(anything), **SAMPLED, "stop_sequences": list_of(text)}
-POOLING: dict[str, Reader] = {"model": text}
+POOLING: dict[str, Reader] = {"model": text, **NAMED}
 
-_NEVER_NULL = frozenset({"use_beam_search", "include_stop_str_in_output", "ignore_eos", "min_tokens"})
+_NEVER_NULL = frozenset({"use_beam_search", "include_stop_str_in_output", "ignore_eos", "min_tokens", "request_id"})
 COMPLETION_NEVER_NULL = _NEVER_NULL | {"n"}
 
 

@@ -28,7 +28,7 @@ def read(body: Body, facts: ServerFacts) -> Wanted:
     messages = body["messages"]
     system = body.get("system")
     as_chat: Body = {
-        **body,
+        **{name: value for name, value in body.items() if name != "request_id"},  # This API has none.
         "messages": ([{"role": "system", "content": system}] if system else []) + messages,
         "tools": [_tool(tool) for tool in body.get("tools") or []],
         "stop": body.get("stop_sequences"),
@@ -104,9 +104,20 @@ class MessagesShape(Shape):
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         return self._end_block() + self._event("message_delta", delta=delta, usage=self._usage(choices)) + stop
 
+    @staticmethod
+    def id_of(prefix: str, in_header: str | None, in_body: str | None) -> str:
+        return Shape.id_of(prefix, in_header, None)
+
     def failure(self, error: dict[str, Any]) -> bytes | None:
-        told = {"type": "internal_error", "message": error["error"]["message"]}
-        return self._event("error", error=told)
+        """vLLM takes the event that tells it of an error for a piece of the answer, which it is not."""
+        quoted = repr(error)
+        wrong = f"Field required [type=missing, input_value={quoted[:25]}...{quoted[-24:]}, input_type=dict]"
+        address = "https://errors.pydantic.dev/2.14/v/missing"
+        wrongs = "".join(
+            f"\n{name}\n  {wrong}\n    For further information visit {address}" for name in ("model", "choices")
+        )
+        words = f"2 validation errors for ChatCompletionStreamResponse{wrongs}"
+        return self._event("error", error={"type": "internal_error", "message": words})
 
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         _, text = choices[0].take_text()

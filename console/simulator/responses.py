@@ -53,6 +53,11 @@ class ResponsesShape(Shape):
         self._call_id = f"call_{uuid4().hex[:16]}"
         self._text: list[str] = []
 
+    @staticmethod
+    def id_of(prefix: str, in_header: str | None, in_body: str | None) -> str:
+        """The body's as it is; no header counts."""
+        return prefix + uuid4().hex[:16] if in_body is None else in_body
+
     def _event(self, kind: str, **values: Any) -> bytes:
         data = {"type": kind, "sequence_number": self._sequence, **values}
         self._sequence += 1

@@ -40,6 +40,11 @@ class Shape:
         self.details = details
         self.created = int(time.time())
 
+    @staticmethod
+    def id_of(prefix: str, in_header: str | None, in_body: str | None) -> str:
+        given = in_body if in_header is None else in_header
+        return prefix + (uuid4().hex[:16] if given is None else given)
+
     def greeting(self) -> bytes:
         """What goes out at once when a stream begins."""
         return b""

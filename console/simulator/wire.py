@@ -60,6 +60,8 @@ class Reply:
         self.extra_headers: Headers = []
         self.cors: Headers = []
         """Who may read the answer."""
+        self.told_of_load: Headers = []
+        """For a whole answer that is no error."""
         self.faults = Faults()
         self._chunked = False
 
@@ -91,8 +93,8 @@ class Reply:
             self.write(body)
         self.finish()
 
-    def json(self, status: int, value: Any) -> None:
-        self.full(status, orjson.dumps(value))
+    def json(self, status: int, value: Any, headers: Headers | None = None) -> None:
+        self.full(status, orjson.dumps(value), headers=headers)
 
     def _send_head(self, status: int, headers: Headers, length: int | None) -> None:
         self.status = status

@@ -9,6 +9,7 @@ Json = dict[str, Any]
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 SPLIT = "split"
 ONE_SERVER = "one server"
+ONE_SERVER_AFTER_PREFILL = "one server, after prefill refused it"
 REFUSED = "refused"
 
 
@@ -49,6 +50,8 @@ STORY = "Once upon a time there was a pump in the second tank"
 LONG = " ".join(f"word{number}" for number in range(600))
 HUGE = " ".join(f"word{number}" for number in range(6000))
 """More tokens than the servers take."""
+VAST = " ".join(f"word{number}" for number in range(40_000))
+"""More bytes than are read at once."""
 WEATHER = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Rome"]}}, "required": ["city"]}
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": WEATHER}}]
 AMOUNT = {"type": "object", "properties": {"amount": {"type": "integer", "maximum": 2**256 - 1}}}
@@ -209,6 +212,34 @@ OTHER_APIS = [
     *both_ways("message with a tool", MESSAGES, chat(tools=MESSAGE_TOOLS)),
 ]
 
+NO_REGEX: Json = {"structured_outputs": {"regex": "["}}
+NO_CHOICE: Json = {"structured_outputs": {"choice": []}}
+NONSENSE: Json = {"type": "json_schema", "schema": {"type": "nonsense"}}
+IN_STREAMS = [
+    Case("no regex", CHAT, chat(**NO_REGEX), REFUSED),
+    Case("no regex, streamed", CHAT, chat(stream=True, **NO_REGEX), ONE_SERVER_AFTER_PREFILL),
+    Case("no regex, streamed with usage", COMPLETIONS, completion(**WITH_USAGE, **NO_REGEX), ONE_SERVER_AFTER_PREFILL),
+    Case("nothing to choose from", COMPLETIONS, completion(**NO_CHOICE), REFUSED),
+    Case("nothing to choose from, streamed", CHAT, chat(stream=True, **NO_CHOICE), ONE_SERVER_AFTER_PREFILL),
+    Case("token ids that are none", COMPLETIONS, completion([5, 10**6]), REFUSED),
+    Case(
+        "token ids that are none, streamed", COMPLETIONS, completion([5, 10**6], stream=True), ONE_SERVER_AFTER_PREFILL
+    ),
+    Case(
+        "a bias towards no token, streamed", CHAT, chat(stream=True, logit_bias={"9999": 1}), ONE_SERVER_AFTER_PREFILL
+    ),
+    Case("no allowed tokens, streamed", CHAT, chat(stream="true", allowed_token_ids=[]), ONE_SERVER_AFTER_PREFILL),
+    Case("a negative temperature, streamed", CHAT, chat(stream=True, temperature=-1), REFUSED),
+    Case("no message by its schema", MESSAGES, chat(output_config={"format": NONSENSE}), REFUSED),
+    Case(
+        "no message by its schema, streamed",
+        MESSAGES,
+        chat(stream=True, output_config={"format": NONSENSE}),
+        ONE_SERVER_AFTER_PREFILL,
+    ),
+]
+"""What is refused inside a stream, where one is asked for."""
+
 REFUSALS = [
     Case("too long a prompt", COMPLETIONS, completion(HUGE), REFUSED),
     Case("too long a prompt, streamed", COMPLETIONS, completion(HUGE, stream=True), REFUSED),
@@ -269,6 +300,27 @@ REFUSALS = [
     ),
     Case("a message without a limit", MESSAGES, {"messages": SEA}, REFUSED),
     Case("another model", CHAT, chat(model="other"), REFUSED, own_words=True),
+    Case("a model that is no name", CHAT, chat(model=5), REFUSED, own_words=True),
+    Case(
+        "a large body cut off",
+        CHAT,
+        json.dumps({"model": "tiny", **chat(says(VAST))})[:-1].encode(),
+        REFUSED,
+        own_words=True,
+    ),
+    Case(
+        "a large body with a quote too much",
+        CHAT,
+        json.dumps(chat(says(VAST))).replace("word9 ", 'wor"d9 ').encode(),
+        REFUSED,
+        own_words=True,
+    ),
+    Case(
+        "a large body with a wrong escape",
+        CHAT,
+        json.dumps(chat(says(VAST))).replace("word9 ", "wor\\d9 ").encode(),
+        REFUSED,
+    ),
     Case("half an object", CHAT, b'{"messages": [', REFUSED, own_words=True),
     Case("a list", CHAT, b"[1, 2]", REFUSED, own_words=True),
     Case("nothing", CHAT, b"", REFUSED, own_words=True),
@@ -293,4 +345,4 @@ CACHED = [
 ]
 """Prompts of many blocks, whose second answer tells how much of them was cached at the first."""
 
-CASES = [*CHATS, *COMPLETION_CASES, *OTHER_APIS, *CACHED, *REFUSALS]
+CASES = [*CHATS, *COMPLETION_CASES, *OTHER_APIS, *CACHED, *IN_STREAMS, *REFUSALS]

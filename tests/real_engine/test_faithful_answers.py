@@ -4,14 +4,29 @@ The model's weights are random, yet its greedy text is firm: the likeliest token
 differ in (float32, a few millionths), and answers are short. A case that fails is a difference and not chance.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import pytest
 
 from tests.comparing import differences
-from tests.real_engine.cases import CASES, CHAT, ONE_SERVER, REFUSED, SPLIT, Case, chat
+from tests.real_engine.cases import (
+    CASES,
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    ONE_SERVER,
+    ONE_SERVER_AFTER_PREFILL,
+    REFUSED,
+    RESPONSES,
+    SPLIT,
+    Case,
+    chat,
+    completion,
+    response,
+)
 from tests.real_engine.picture_cases import PICTURE_CASES, asks, picture, text
 from tests.real_engine.pictures import data_url, png
 from tests.real_engine.yard import Yard, external_tokens
@@ -21,7 +36,7 @@ pytestmark = pytest.mark.real_engine
 ALL_CASES = [*CASES, *PICTURE_CASES]
 ANSWER_LIMIT_S = 600.0
 PICTURE_TOKENS = 144
-ROUTES = {SPLIT: "split", ONE_SERVER: "direct"}
+ROUTES = {SPLIT: "split", ONE_SERVER: "direct", ONE_SERVER_AFTER_PREFILL: "fallback"}
 
 
 class Side:
@@ -35,8 +50,8 @@ class Side:
         self._client = httpx.Client(base_url=url, headers=headers, timeout=ANSWER_LIMIT_S, limits=limits)
         self._turn = ThreadPoolExecutor(1)
 
-    def put(self, case: Case) -> "Future[httpx.Response]":
-        return self._turn.submit(self._client.post, case.path, content=case.raw)
+    def put(self, case: Case, headers: Mapping[str, str] | None = None) -> "Future[httpx.Response]":
+        return self._turn.submit(self._client.post, case.path, content=case.raw, headers=headers)
 
     def close(self) -> None:
         self._turn.shutdown(cancel_futures=True)
@@ -75,6 +90,37 @@ def test_the_answer_is_the_same_directly_and_split(answers: Answers, case: Case)
     assert (direct.status_code >= 400) is (case.goes == REFUSED)
     if case.goes != REFUSED:
         assert routed.headers["x-switchyard-route"] == ROUTES[case.goes]
+
+
+IDENTIFIED = {CHAT: chat(), COMPLETIONS: completion(), RESPONSES: response(), MESSAGES: chat()}
+ID = re.compile(r'"id": ?"([^"]*)"')
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-request-id": "in-the-header"}], ids=["", "header"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+def test_an_answer_has_the_id_that_its_request_brought(
+    sides: tuple[Side, Side], path: str, stream: bool, headers: dict[str, str]
+) -> None:
+    case = Case("identified", path, {**IDENTIFIED[path], "stream": stream, "request_id": "in-the-body"})
+    direct, routed = (side.put(case, headers).result() for side in sides)
+    assert ID.findall(direct.text)[0] == ID.findall(routed.text)[0]
+    assert routed.headers["x-request-id"] == headers.get("x-request-id", "in-the-body")
+
+
+def test_a_message_has_the_id_of_its_requests_header(sides: tuple[Side, Side]) -> None:
+    case = Case("identified", MESSAGES, IDENTIFIED[MESSAGES])
+    direct, routed = (side.put(case, {"x-request-id": "in-the-header"}).result().json()["id"] for side in sides)
+    assert direct == routed == "chatcmpl-in-the-header"
+
+
+@pytest.mark.parametrize("form", ["TEXT", "JSON", "other"])
+def test_whoever_asks_for_the_load_is_told_of_it(sides: tuple[Side, Side], form: str) -> None:
+    case = Case("chat", CHAT, chat(max_tokens=2))
+    answers = [side.put(case, {"endpoint-load-metrics-format": form}).result() for side in sides]
+    told = [re.sub(r"\d+\.\d+(e-?\d+)?", "0", answer.headers.get("endpoint-load-metrics", "")) for answer in answers]
+    assert told[0] == told[1]
+    assert told[0].startswith(form) or not told[0]
 
 
 def test_what_is_said_of_a_picture_depends_on_it_and_its_cache_goes_over(demo: Yard, sides: tuple[Side, Side]) -> None:

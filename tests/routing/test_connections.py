@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -13,11 +14,13 @@ from tests.routing.scripted import (
     Client,
     Engine,
     Face,
+    Script,
     Seen,
     Wire,
     answers,
     chat_answer,
     chat_body,
+    prefill_answer,
     prefills,
     site,
     streams,
@@ -305,3 +308,63 @@ async def test_a_server_without_its_port_yet_is_reached_once_it_listens() -> Non
         await again.start(port)
         assert (await place.chat()).status == 200
         await again.stop()
+
+
+STRAY = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nstolen"
+
+
+def with_more(answer: bytes, at_once: bool) -> Script:
+    """A server that sends more than it promised."""
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.send(answer + STRAY if at_once else answer)
+        if not at_once:
+            await wire.send(STRAY)
+
+    return script
+
+
+def sized(body: bytes) -> bytes:
+    return scripted.head(200, {"content-type": "application/json", "content-length": str(len(body))}) + body
+
+
+def in_chunks(body: bytes) -> bytes:
+    head = scripted.head(200, {"content-type": "application/json", "transfer-encoding": "chunked"})
+    return head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("framed", [sized, in_chunks])
+async def test_what_follows_a_complete_answer_harms_neither_it_nor_the_next(
+    framed: Callable[[bytes], bytes], at_once: bool
+) -> None:
+    handed_over = with_more(framed(json.dumps(prefill_answer()).encode()), at_once)
+    answered = with_more(framed(json.dumps(chat_answer()).encode()), at_once)
+    async with site({"P1": handed_over, "D1": answered}) as place:
+        for _ in range(3):
+            answer = await place.chat()
+            assert (answer.status, answer.json) == (200, chat_answer())
+        records = await place.records.wait(3)
+        if at_once:
+            assert (place["P1"].accepted, place["D1"].accepted) == (3, 3)
+    assert {(record.route, record.attempts) for record in records} == {("split", 1)}
+
+
+async def test_what_follows_a_stream_harms_neither_it_nor_the_next() -> None:
+    async def more(seen: Seen, wire: Wire) -> None:
+        await streams()(seen, wire)
+        await wire.send(STRAY)
+
+    async with site({"N1": more}) as place:
+        for _ in range(3):
+            assert (await place.chat(stream=True)).text == "abc"
+        records = await place.records.wait(3)
+    assert {record.attempts for record in records} == {1}
+
+
+async def test_what_follows_an_answer_without_a_body_is_not_taken_for_the_next() -> None:
+    async with site({"N1": with_more(sized(b""), at_once=True)}) as place:
+        for _ in range(3):
+            answer = await place.chat()
+            assert (answer.status, answer.body) == (200, b"")
+        assert place["N1"].accepted == 3

@@ -4,7 +4,22 @@ import pytest
 
 from routing.circuit import FAILURES_TO_OPEN
 from routing.table import Policy
-from tests.routing.scripted import Face, Seen, Wire, answers, chat_chunk, event, prefills, resets, site, streams
+from tests.routing.scripted import (
+    SSE,
+    Face,
+    Json,
+    Script,
+    Seen,
+    Wire,
+    answers,
+    chat_chunk,
+    event,
+    head,
+    prefills,
+    resets,
+    site,
+    streams,
+)
 
 BAD = {"error": {"message": "temperature must be non-negative, got -1.0.", "type": "BadRequestError", "code": 400}}
 
@@ -33,7 +48,7 @@ async def test_a_decode_servers_500_is_passed_on_when_every_try_fails(stream: bo
 
 async def test_a_prefill_servers_400_is_passed_on_once_and_decode_is_never_called() -> None:
     async with site({"P1": answers(400, BAD), "P2": answers(400, BAD), "D1": streams()}) as place:
-        answer = await place.chat(stream=True)
+        answer = await place.chat()
         assert len(place["P1"].seen) + len(place["P2"].seen) == 1
         assert place["D1"].seen == []
     assert (answer.status, answer.json) == (400, BAD)
@@ -142,3 +157,73 @@ async def test_what_is_refused_in_streams_leaves_every_circuit_closed() -> None:
             await place.chat(stream=True)
         assert {view.state for view in place.router.circuits().values()} == {"closed"}
         assert (await place.chat(stream=True)).headers["x-switchyard-route"] == "split"
+
+
+FAILED_IN_STREAM = {
+    "error": {
+        "message": "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        "type": "InternalServerError",
+        "param": None,
+        "code": 500,
+    }
+}
+ROLE = chat_chunk({"role": "assistant", "content": ""})
+
+
+async def fails_in_its_stream(seen: Seen, wire: Wire) -> None:
+    await wire.send(head(200, {"content-type": SSE, "transfer-encoding": "chunked", "x-detail": "7"}))
+    await wire.event(ROLE)
+    await wire.event(FAILED_IN_STREAM)
+    await wire.end_stream()
+
+
+@pytest.mark.parametrize("face", ["direct", "asgi"])
+@pytest.mark.parametrize("comment_every_s", [None, 0.01])
+async def test_what_every_server_says_in_its_stream_passes_as_the_last_one_said_it(
+    comment_every_s: float | None, face: Face
+) -> None:
+    scripts: dict[str, Script] = {"P1": prefills, "D1": fails_in_its_stream, "D2": fails_in_its_stream}
+    async with site(scripts, Policy(comment_every_s=comment_every_s), face=face) as place:
+        answer = await place.chat(stream=True)
+        record = await place.record()
+        assert len(place["D1"].seen + place["D2"].seen) == 3
+    said = event(ROLE) + event(FAILED_IN_STREAM) + b"data: [DONE]\n\n"
+    assert (answer.status, answer.whole, answer.body.replace(b": waiting\n\n", b"")) == (200, True, said)
+    assert comment_every_s or answer.headers["x-detail"] == "7"
+    assert (record.outcome, record.attempts, record.status) == ("failed", 3, 200)
+    assert "EngineCore encountered an issue" in record.error
+
+
+async def test_a_server_that_failed_in_its_stream_is_replaced_by_another_and_blamed() -> None:
+    async with site({"N1": fails_in_its_stream, "N2": streams()}) as place:
+        while not place["N1"].seen:
+            answer = await place.chat(stream=True)
+            assert answer.text == "abc"
+        assert place.router.circuits()["N1"].failures == 1
+
+
+async def test_a_stream_that_fails_with_a_handoff_only_is_done_without_one() -> None:
+    async def script(seen: Seen, wire: Wire) -> None:
+        await (fails_in_its_stream if "kv_transfer_params" in seen.body else streams())(seen, wire)
+
+    async with site({"P1": prefills, "D1": script}) as place:
+        assert (await place.chat(stream=True)).text == "abc"
+        record = await place.record()
+    assert record.reason == "fallback: decode failed in its stream"
+
+
+async def test_what_fails_in_the_stream_of_a_response_passes_as_it_came() -> None:
+    made: Json = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}}
+    failed: Json = {"type": "response.failed", "response": {"id": "resp_1", "error": {"message": "it broke"}}}
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        for payload in (made, failed):
+            await wire.event(payload)
+        await wire.end_stream(done=False)
+
+    async with site({"N1": script}) as place:
+        answer = await place.post({"model": "m", "input": "hi", "stream": True}, "/v1/responses")
+        record = await place.record()
+    assert (answer.status, answer.body) == (200, event(made) + event(failed))
+    assert (record.outcome, record.attempts) == ("failed", 1)

@@ -73,9 +73,9 @@ def test_a_sized_body_is_done_at_its_length() -> None:
     assert decoder.done
 
 
-def test_more_than_the_length_is_refused() -> None:
-    with pytest.raises(Malformed):
-        feed(Sized(2), b"abc")
+def test_what_follows_a_body_is_left_where_it_is() -> None:
+    assert Sized(2).step(b"xabc", 1) == (b"ab", 3)
+    assert Sized(0).step(b"abc", 0) == (b"", 0)
 
 
 SWITCHES = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"

@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 
-from tests.routing.scripted import Client, Seen, Wire, answers, chat_body, prefills, site, streams, until
+import pytest
+
+from tests.routing.scripted import Client, Seen, Wire, answers, chat_answer, chat_body, prefills, site, streams, until
 
 
 def digest(key: str) -> frozenset[str]:
@@ -104,13 +106,22 @@ async def test_a_clients_handoff_and_routing_headers_go_nowhere() -> None:
         assert canary.seen == []
 
 
+async def test_a_client_is_told_of_the_load_of_the_server_that_answers() -> None:
+    told = {"endpoint-load-metrics": 'JSON {"named_metrics": {"num_requests_waiting": 3.0}}'}
+    async with site({"P1": prefills, "D1": answers(200, chat_answer(), told)}) as place:
+        answer = await place.post(chat_body(), headers={"Endpoint-Load-Metrics-Format": "JSON"})
+        assert place["D1"].seen[0].headers["endpoint-load-metrics-format"] == "JSON"
+        assert "endpoint-load-metrics-format" not in place["P1"].seen[0].headers
+    assert answer.headers["endpoint-load-metrics"] == told["endpoint-load-metrics"]
+
+
 async def test_one_request_id_is_on_the_answer_both_legs_and_the_record() -> None:
     async with site({"P1": prefills, "D1": streams()}) as place:
         answer = await place.post(chat_body(stream=True), headers={"x-request-id": "abc"})
         record = await place.record()
         legs = [place[name].seen[0].headers["x-request-id"] for name in ("P1", "D1")]
     assert (answer.headers["x-request-id"], record.request_id) == ("abc", "abc")
-    assert legs == ["abc-p1", "abc-d1"]
+    assert legs == ["abc-p1", "abc"]
 
 
 async def test_ids_are_made_where_the_client_gave_none_or_a_bad_one() -> None:
@@ -123,6 +134,39 @@ async def test_ids_are_made_where_the_client_gave_none_or_a_bad_one() -> None:
     assert all(len(made) == 32 for made in ids)
 
 
+WORDS = [{"role": "user", "content": "x" * 300_000}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "id_"),
+    [
+        ("/v1/chat/completions", {"request_id": "mine"}, {}, "mine"),
+        ("/v1/chat/completions", {"request_id": "mine", "messages": WORDS}, {}, "mine"),
+        ("/v1/completions", {"request_id": "mine", "prompt": "a"}, {}, "mine"),
+        ("/v1/completions", {"request_id": "mine", "prompt": ["a", "b"]}, {}, "mine"),
+        ("/v1/responses", {"request_id": "mine", "input": "a"}, {}, "mine"),
+        ("/v1/embeddings", {"request_id": "mine", "input": "a"}, {}, "mine"),
+        ("/v1/chat/completions", {"request_id": "mine"}, {"x-request-id": "abc"}, "abc"),
+        ("/v1/messages", {"request_id": "mine", "max_tokens": 5}, {}, None),
+        ("/tokenize", {"request_id": "mine", "prompt": "a"}, {}, None),
+        ("/v1/chat/completions", {"request_id": "not mine"}, {}, None),
+        ("/v1/chat/completions", {"request_id": "\ud800"}, {}, None),
+        ("/v1/chat/completions", {"request_id": "m" * 200}, {}, None),
+        ("/v1/chat/completions", {"request_id": 5}, {}, None),
+    ],
+)
+async def test_an_id_in_the_body_is_the_requests_where_engines_take_it(
+    path: str, body: dict[str, object], headers: dict[str, str], id_: str | None
+) -> None:
+    async with site({"P1": prefills, "D1": streams()}) as place:
+        answer = await place.post({**chat_body(), **body}, path, headers)
+        record = await place.record()
+        (seen,) = place["D1"].seen
+    assert answer.headers["x-request-id"] == record.request_id == seen.headers["x-request-id"]
+    assert seen.body["request_id"] == body["request_id"]
+    assert record.request_id == id_ if id_ is not None else len(record.request_id) == 32
+
+
 async def test_ids_are_unique_per_attempt() -> None:
     boom = answers(500, {"error": {"message": "boom"}})
     async with site({"N1": boom}) as place:
@@ -130,7 +174,7 @@ async def test_ids_are_unique_per_attempt() -> None:
         async with site({"N1": boom, "N2": boom, "N3": boom}) as three:
             await three.post(chat_body(), headers={"x-request-id": "abc"})
             ids = [seen.headers["x-request-id"] for engine in three.engines.values() for seen in engine.seen]
-    assert sorted(ids) == ["abc-d1", "abc-d2", "abc-d3"]
+    assert sorted(ids) == ["abc", "abc-d2", "abc-d3"]
 
 
 async def test_a_new_generation_of_a_server_gets_new_connections_and_running_streams_go_on() -> None:

@@ -121,7 +121,7 @@ async def test_a_server_that_does_not_repeat_its_refusal_is_stopped_and_its_firs
         await wire.closed_by_router()
 
     async with site({"P1": refuses_once, "D1": streams()}) as place:
-        answer = await place.chat(stream=True)
+        answer = await place.chat()
         await until(lambda: place["P1"].open == 0)
         assert place.nothing_is_held()
     assert (answer.status, answer.json) == (400, TOO_LONG)

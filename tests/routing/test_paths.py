@@ -173,7 +173,7 @@ async def test_a_stored_response_is_read_where_it_was_made() -> None:
 async def test_a_model_that_is_no_string_is_a_400(model: object) -> None:
     async with site({"N1": streams()}) as place:
         answer = await place.post({**chat_body(), "model": model})
-    assert (answer.status, answer.json["error"]["param"]) == (400, "model")
+    assert (answer.status, answer.json["error"]["param"]) == (400, "body.model")
 
 
 SMUGGLED = "x%20HTTP/1.1%0d%0ahost:%20a%0d%0a%0d%0aPOST%20/collective_rpc%20HTTP/1.1%0d%0ahost:%20a%0d%0a%0d%0aGET%20/x"

@@ -265,7 +265,7 @@ async def test_comments_keep_a_silent_connection_alive_and_errors_come_in_band()
         await wire.json({"error": {"message": "prompt too long", "type": "BadRequestError", "code": 400}}, 400)
 
     policy = Policy(comment_every_s=0.05)
-    async with site({"P1": slow_then_refuses, "D1": streams()}, policy) as place, Client(place.port) as client:
+    async with site({"P1": slow_then_refuses, "D1": slow_then_refuses}, policy) as place, Client(place.port) as client:
         await client.chat(stream=True)
         status, headers = await client.head()
         assert [await client.chunk() for _ in range(3)] == [b": waiting\n\n"] * 3

@@ -197,6 +197,28 @@ async def test_what_only_decode_would_refuse_leaves_no_cache_on_prefill(fields: 
         assert both.handoffs_kept() == 0
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"choice": []}},
+        {"logit_bias": {"99999": 1}},
+        {"allowed_token_ids": []},
+        {"logprobs": True, "top_logprobs": 20, "allowed_token_ids": [99999]},
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/messages"])
+async def test_what_the_engine_refuses_is_told_as_one_server_tells_it(path: str, fields: Any, stream: bool) -> None:
+    prompt = {"prompt": [5, 6, 7]} if path == "/v1/completions" else {"messages": MESSAGES}
+    body = {"model": "m", **prompt, "max_tokens": 4, **fields, "stream": stream}
+    async with pair() as both, httpx.AsyncClient(timeout=LIMIT_S) as client:
+        direct, routed = [await client.post(f"{url}{path}", json=body) for url in (both.decode.url, both.url)]
+        assert direct.status_code == (200 if stream else 400)
+        assert differences(direct, routed) == []
+        assert {view.failures for view in both.place.router.circuits().values()} == {0}
+        assert both.handoffs_kept() == 0
+
+
 @pytest.mark.parametrize(("limit", "requested"), [({}, "0 output"), ({"max_tokens": 30}, "30 output")])
 async def test_a_prompt_of_megabytes_is_refused_by_prefill_in_its_own_words(limit: Any, requested: str) -> None:
     huge = [{"role": "user", "content": "The pump runs warm. " * 250_000}]

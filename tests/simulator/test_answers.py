@@ -280,6 +280,49 @@ def test_request_id_of_the_client_is_in_the_answers_id(server: SimulatedServer) 
     assert "x-request-id" not in response.headers
 
 
+@pytest.mark.parametrize(
+    ("path", "prefix", "with_header", "without"),
+    [
+        ("/v1/completions", "cmpl-", "cmpl-head", "cmpl-mine"),
+        ("/v1/chat/completions", "chatcmpl-", "chatcmpl-head", "chatcmpl-mine"),
+        ("/v1/responses", "resp_", "mine", "mine"),
+        ("/v1/messages", "chatcmpl-", "chatcmpl-head", None),
+    ],
+)
+def test_an_id_in_the_body_counts_where_vllm_takes_it(
+    server: SimulatedServer, path: str, prefix: str, with_header: str, without: str | None
+) -> None:
+    said = [{"role": "user", "content": "x"}]
+    body = {"model": "tiny", "prompt": "x", "messages": said, "input": "x", "max_tokens": 1, "max_output_tokens": 1}
+    for headers, expected in (({"x-request-id": "head"}, with_header), ({}, without)):
+        given = httpx.post(f"{server.url}{path}", json={**body, "request_id": "mine"}, headers=headers).json()["id"]
+        assert given == expected if expected is not None else given.startswith(prefix) and "mine" not in given
+    assert httpx.post(f"{server.url}{path}", json=body).json()["id"].startswith(prefix)
+    wrong = httpx.post(f"{server.url}{path}", json={**body, "request_id": 5})
+    assert wrong.status_code == (200 if path == "/v1/messages" else 400)
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ("text", "TEXT named_metrics.num_requests_waiting=0.0, named_metrics.kv_cache_usage_perc=0.0"),
+        ("JSON", 'JSON {"named_metrics": {"num_requests_waiting": 0.0, "kv_cache_usage_perc": 0.0}}'),
+        ("other", None),
+    ],
+)
+def test_a_whole_answer_tells_of_the_load_in_the_form_that_was_asked_for(
+    server: SimulatedServer, form: str, told: str | None
+) -> None:
+    asked = {"endpoint-load-metrics-format": form}
+    for stream in (False, True):
+        body = {"prompt": "x", "max_tokens": 1, "stream": stream}
+        response = httpx.post(f"{server.url}/v1/completions", json=body, headers=asked)
+        assert response.headers.get("endpoint-load-metrics") == (None if stream else told)
+    body = {"input": "x", "max_output_tokens": 1}
+    response = httpx.post(f"{server.url}/v1/responses", json=body, headers=asked)
+    assert "endpoint-load-metrics" not in response.headers
+
+
 def test_request_id_is_echoed_with_the_flag() -> None:
     with SimulatedServer(args=["--enable-request-id-headers"]) as echoing:
         response = httpx.get(f"{echoing.url}/health", headers={"X-Request-Id": "mine"})

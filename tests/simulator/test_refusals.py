@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -272,3 +273,42 @@ def test_megabytes_of_prompt_are_refused_with_their_number_of_tokens(server: Sim
     status, error = refusal(server, "/v1/completions", {"prompt": "x" * 5_000_000, "max_tokens": 5})
     assert status == 400
     assert "your prompt contains 1250000 input tokens" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"prompt": [5, 32_000]}, "Token id 32000 is out of vocabulary"),
+        ({"prompt": "x", "structured_outputs": {"choice": []}}, "Choice '[]' cannot be an empty list"),
+        ({"prompt": "x", "logprobs": 21}, "Requested sample logprobs of 21, which is greater than max allowed: 20 "
+         "(parameter=logprobs, value=21)"),
+        ({"prompt": "x", "logit_bias": {"32000": 1}},
+         "token_id(s) [32000] in logit_bias contain out-of-vocab token ids. Vocabulary size: 32000 "
+         "(parameter=logit_bias, value=[32000])"),
+        ({"prompt": "x", "allowed_token_ids": []}, "allowed_token_ids is not None and empty! "
+         "(parameter=allowed_token_ids, value=[])"),
+        ({"prompt": "x", "allowed_token_ids": [-1]}, "allowed_token_ids contains out-of-vocab token id! "
+         "(parameter=allowed_token_ids, value=[-1])"),
+    ],
+)  # fmt: skip
+def test_what_the_engine_refuses_a_stream_tells(server: SimulatedServer, body: dict[str, Any], words: str) -> None:
+    status, error = refusal(server, "/v1/completions", body)
+    assert (status, error["type"], error["message"]) == (400, "BadRequestError", words)
+    response = httpx.post(f"{server.url}/v1/completions", json={**body, "stream": True})
+    told, done, _ = response.text.split("\n\n")
+    assert (response.status_code, done) == (200, "data: [DONE]")
+    assert json.loads(told.removeprefix("data: "))["error"] == error
+
+
+def test_a_response_that_the_engine_refuses_breaks_off(server: SimulatedServer) -> None:
+    body = {"input": "x", "stream": True, "structured_outputs": {"choice": []}}
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.post(f"{server.url}/v1/responses", json=body)
+
+
+def test_a_message_that_the_engine_refuses_tells_so_in_words_of_the_framework(server: SimulatedServer) -> None:
+    body = {"model": "tiny", "messages": USER, "max_tokens": 2, "stream": True, "allowed_token_ids": []}
+    response = httpx.post(f"{server.url}/v1/messages", json=body)
+    error = json.loads(response.text.split("data: ")[1])["error"]
+    assert error["type"] == "internal_error"
+    assert "input_value={'error': {'message': 'al...oken_ids', 'code': 400}}, input_type=dict]" in error["message"]
