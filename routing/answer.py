@@ -8,7 +8,7 @@ from routing.errors import Answered, Headers, LegError, Refusal, StreamError, er
 from routing.paths import INVOCATIONS
 from routing.record import Outcome, Record
 from routing.reply import Reply, Request
-from routing.sse import DIALECTS
+from routing.sse import STREAMS
 
 JSON_TYPE: Final = (b"content-type", b"application/json")
 SSE_TYPE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -98,7 +98,7 @@ class Answer:
     def _end_in_band(self, refusal: Refusal) -> None:
         self._record.outcome = outcome_of(refusal.status)
         # In a chat and in a completion it is the same.
-        dialect = "chat" if self._record.path == INVOCATIONS else DIALECTS.get(self._record.path)
+        dialect = "chat" if self._record.path == INVOCATIONS else STREAMS.get(self._record.path)
         if dialect is None:
             self.break_off()
             return

@@ -24,7 +24,7 @@ from routing.paths import api_of
 from routing.pump import Pump
 from routing.record import Record
 from routing.relay import StreamRelay
-from routing.sse import DIALECTS, Dialect, Scanner
+from routing.sse import DIALECTS, STREAMS, Dialect, Scanner
 from routing.usage import cached_tokens, read_usage, with_counts_of_prefill
 
 ASKS_FOR_LOAD: Final = b"endpoint-load-metrics-format"
@@ -210,7 +210,7 @@ class Attempt:
                 only_once=handoff is not None,
             )
             self._record.decode_opened_ms = self._job.clock.ms_at(connection.head_at)
-            dialect = DIALECTS.get(self._api)
+            dialect = STREAMS.get(self._api)
             if dialect is not None and leg.is_event_stream:
                 await self._relay_stream(leg, dialect)
             else:
@@ -229,6 +229,7 @@ class Attempt:
         drop_usage = self._job.decode_body.usage_is_ours(forced=leg.backend.server.forces_usage)
         scanner = Scanner(dialect, drop_usage=drop_usage, answers=answers)
         head, answer = leg.head, self._job.answer
+        self._record.streamed = True  # A form says so itself, in a field that only the server reads.
         if self.handoff is not None:
             scanner.prefill_usage = self._prefill_usage
         relay = StreamRelay(
@@ -242,7 +243,7 @@ class Attempt:
             complete=answer.end_stream,
             idle_s=self._timeouts.idle_s,
             # The pump takes the first end of a choice for that of the answer.
-            pump=self._job.watch.pump if answers == 1 else None,
+            pump=self._job.watch.pump if answers == 1 and self._api in DIALECTS else None,
         )
         try:
             error = await relay.ended

@@ -20,6 +20,12 @@ DIALECTS: Final[dict[str, Dialect]] = {
     "/v1/responses": "responses",
     "/v1/messages": "messages",
 }
+STREAMS: Final[dict[str, Dialect]] = {
+    **DIALECTS,
+    "/v1/audio/transcriptions": "chat",
+    "/v1/audio/translations": "chat",
+}
+"""Whose events are read on their way. Those of speech are a chat's, with a finish reason for each piece of it."""
 WITH_CHOICES: Final = ("chat", "completions")
 RESPONSE_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 MAX_EVENT_BYTES: Final = 8 * 2**20

@@ -303,3 +303,32 @@ async def settled(value: Any) -> None:
     while last != value():
         last = value()
         await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
+async def test_speech_is_written_down_as_it_comes_with_an_end_for_each_piece_of_it(path: str) -> None:
+    step = asyncio.Event()
+    texts = ["a", "b", "c", "d", "e"]
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        for number, text in enumerate(texts):
+            await wire.event(chat_chunk({"content": text}, "stop" if number % 2 else None))
+            await step.wait()
+            step.clear()
+        await wire.event(chat_chunk({"content": ""}, "stop"))
+        await wire.end_stream()
+
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--b\r\n\r\n\x00\xff\r\n--b--\r\n'
+    async with site({"N1": script}) as place, Client(place.port) as client:
+        await client.send("POST", path, form, {"content-type": "multipart/form-data; boundary=b"})
+        assert (await client.head())[0] == 200
+        for text in texts:
+            assert f'"content":"{text}"'.encode() in await client.chunk()
+            step.set()
+        rest = b""
+        while part := await client.chunk():
+            rest += part
+        record = await place.record()
+    assert rest.endswith(b"data: [DONE]\n\n")
+    assert (record.outcome, record.streamed, len(record.gaps_ms)) == ("ok", True, len(texts) - 1)
