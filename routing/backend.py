@@ -55,7 +55,8 @@ class Backend:
 
     def is_silent(self, now: float) -> bool:
         limit_s = SILENT_PREFILL_S if self.server.role == "prefill" else SILENT_DECODE_S
-        return self.life.is_silent(now, works=self.pool.in_use > 0, limit_s=limit_s)
+        works, is_chosen = self.pool.in_use > 0, self.load.inflight > 0
+        return self.life.is_silent(now, works=works, is_chosen=is_chosen, limit_s=limit_s)
 
     def kv_usage(self, now: float) -> float | None:
         sample = self.sample

@@ -24,8 +24,9 @@ class Life:
         self.given_up_at = 0.0
         """When a request last left it while it was silent."""
 
-    def is_silent(self, now: float, *, works: bool, limit_s: float) -> bool:
-        """`works`: it has something to do now. `limit_s`: how long that may take to show."""
+    def is_silent(self, now: float, *, works: bool, is_chosen: bool = False, limit_s: float) -> bool:
+        """`works`: it has something to do now. `is_chosen`: it will, once a prefill server is done. `limit_s`: how long
+        that may take to show."""
         if self.given_up_at > self.moved_at:
-            return works or now - self.given_up_at < TRY_AGAIN_S
+            return works or is_chosen or now - self.given_up_at < TRY_AGAIN_S
         return works and now - max(self.moved_at, self.began_at) > limit_s
