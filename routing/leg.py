@@ -51,7 +51,7 @@ class Leg:
         self.backend = backend
         self.connection: Connection | None = None
         self._timeouts = timeouts
-        if not backend.pool.in_use:
+        if not backend.works:
             backend.life.began_at = time.monotonic()
         self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
         self._gave_tokens = False

@@ -11,11 +11,13 @@ from routing.life import TRY_AGAIN_S, Life
 from routing.limits import is_too_long
 from tests.routing.scripted import (
     Client,
+    Face,
     Seen,
     Site,
     Wire,
     answers,
     chat_body,
+    chat_chunk,
     hangs,
     lists,
     prefill_answer,
@@ -195,3 +197,40 @@ async def test_one_split_request_at_a_time_tries_a_server_that_was_given_up() ->
         may_go_on.set()
         await until(lambda: len(place.records.all) + len(place["D1"].seen) == len(clients))
         assert len(place["D1"].seen) <= 1
+
+
+@pytest.mark.parametrize("face", ["direct", "asgi"])
+async def test_a_client_that_reads_nothing_makes_no_server_silent(face: Face) -> None:
+    async def never_ends(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        while True:
+            await wire.event(chat_chunk({"content": "x" * 2000}))
+
+    def will_be_silent() -> bool:
+        return n1.is_silent(time.monotonic() + SILENT_DECODE_S + 1)
+
+    async with site({"N1": never_ends, "N2": streams()}, face=face) as place:
+        n1 = backend(place, "N1")
+        async with Client(place.port) as client:
+            drain(place, "N2")
+            await client.chat(stream=True)
+            await client.head()
+            await client.chunk()
+            await until(will_be_silent)
+            client.transport.pause_reading()
+            await until(lambda: not will_be_silent())
+            n1.life.moved_at = n1.life.began_at = 0.0
+            async with Client(place.port) as other:
+                place["N1"].script = is_stuck
+                await ask_stuck(place, other)
+                assert not n1.is_silent(time.monotonic())
+                assert will_be_silent()
+            await until(lambda: place["N1"].open == 1)
+            client.transport.resume_reading()
+            await until(will_be_silent)
+            n1.life.moved_at = n1.life.began_at = 0.0
+            client.transport.pause_reading()
+            await until(lambda: not will_be_silent())
+        await until(lambda: place["N1"].open == 0)
+        assert not n1.is_silent(time.monotonic())
+        assert n1.life.held == 0
