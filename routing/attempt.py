@@ -20,7 +20,7 @@ from routing.large import read_object
 from routing.leg import Leg
 from routing.limits import in_own_words, tells_of_our_token
 from routing.loads import take
-from routing.paths import api_of
+from routing.paths import api_of, is_for_engine
 from routing.pump import Pump
 from routing.record import Record
 from routing.relay import StreamRelay
@@ -200,7 +200,13 @@ class Attempt:
         query = ask.request.query.decode("latin-1")
         target = f"{self._path}?{query}" if query else self._path
         usage_forced = self._choice.decode.server.forces_usage
-        with Leg(self._choice.decode, self._timeouts, streams=1, is_aside=self._refusal is not None) as leg:
+        with Leg(
+            self._choice.decode,
+            self._timeouts,
+            streams=1,
+            is_aside=self._refusal is not None,
+            is_for_engine=is_for_engine(self._path),
+        ) as leg:
             connection = await leg.open(
                 ask.request.method,
                 target,

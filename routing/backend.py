@@ -55,7 +55,21 @@ class Backend:
 
     def is_silent(self, now: float) -> bool:
         limit_s = SILENT_PREFILL_S if self.server.role == "prefill" else SILENT_DECODE_S
-        return self.life.is_silent(now, works=self.pool.in_use > 0, limit_s=limit_s)
+        is_chosen = self.load.inflight > self.life.held
+        return self.life.is_silent(now, works=self.works, is_chosen=is_chosen, limit_s=limit_s)
+
+    @property
+    def works(self) -> bool:
+        """It has something to do that waits for nobody else."""
+        return self.pool.in_use > self.life.held
+
+    def hold(self) -> None:
+        self.life.held += 1
+
+    def let_go(self, now: float) -> None:
+        if not self.works:
+            self.life.began_at = now
+        self.life.held -= 1
 
     def kv_usage(self, now: float) -> float | None:
         sample = self.sample

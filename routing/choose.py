@@ -112,16 +112,25 @@ class Chooser:
         self._wish = wish
         self._now = now
         self._avoid = avoid
-        self._takes_failing = False
+        self._takes_silent = self._takes_failing = False
 
     def choose(self) -> Choice:
-        """Raises `Refusal` (503) when nothing can do it, not even a server that answered with errors lately."""
+        """A silent server only where no other can do it, in whatever way; after that one that answered with errors
+        lately. Raises `Refusal` (503) when nothing can."""
         try:
             return self._choose()
-        except Refusal:
-            self._takes_failing = any(backend.is_last_resort for backend in self._layout.by_id.values())
-            if not self._takes_failing:
-                raise
+        except Refusal as refusal:
+            refused = refusal
+        backends = self._layout.by_id.values()
+        if any(backend.is_silent(self._now) for backend in backends):
+            self._takes_silent = True
+            try:
+                return self._choose()
+            except Refusal as refusal:
+                refused = refusal
+        if not any(backend.is_last_resort for backend in backends):
+            raise refused
+        self._takes_failing = True
         return self._choose()
 
     def _choose(self) -> Choice:
@@ -259,7 +268,7 @@ class Chooser:
         return found
 
     def _is_usable(self, backend: Backend) -> bool:
-        if backend.id in self._avoid:
+        if backend.id in self._avoid or (not self._takes_silent and backend.is_silent(self._now)):
             return False
         return backend.is_usable(self._now) or (self._takes_failing and backend.is_last_resort)
 
@@ -293,6 +302,8 @@ class Chooser:
             return f"{backend.name} is at its limit of {backend.pool.limit} requests"
         if not backend.circuit.allows(self._now):
             return f"{backend.name} failed lately: {backend.circuit.last_error}"
+        if backend.is_silent(self._now):
+            return f"{backend.name} has work and brings no answers"
         return f"{backend.name} failed this request"
 
     def _refusal(self, why: str) -> Refusal:

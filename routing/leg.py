@@ -27,6 +27,7 @@ class Leg:
         "_blamed",
         "_gave_tokens",
         "_is_aside",
+        "_is_for_engine",
         "_probes",
         "_taken",
         "_timeouts",
@@ -42,18 +43,21 @@ class Leg:
         prompt_tokens: int = 0,
         streams: int = 0,
         is_aside: bool = False,
+        is_for_engine: bool = True,
     ) -> None:
         """`is_aside`: a question of our own within a short time. That the server is slow to answer it, or cannot, says
-        nothing of what it does with requests; that it takes no connection does."""
+        nothing of what it does with requests; that it takes no connection does. `is_for_engine`: what becomes of it
+        tells whether the engine does its work."""
         self.backend = backend
         self.connection: Connection | None = None
         self._timeouts = timeouts
-        if not backend.pool.in_use:
+        if not backend.works:
             backend.life.began_at = time.monotonic()
         self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
         self._gave_tokens = False
         self._blamed: LegError | None = None
         self._is_aside = is_aside
+        self._is_for_engine = is_for_engine and not is_aside
         self._probes = not is_aside and backend.circuit.begin()
 
     def __enter__(self) -> "Leg":
@@ -61,7 +65,7 @@ class Leg:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._taken.give_back()
-        if not self._is_aside and self.backend.is_silent(now := time.monotonic()):
+        if self._is_for_engine and not isinstance(error, Answered) and self.backend.is_silent(now := time.monotonic()):
             self.backend.life.given_up_at = now
         if self.connection is not None:
             self.connection.release()
@@ -161,7 +165,7 @@ class Leg:
         """The whole body, which must follow its head within the idle limit."""
         assert self.connection is not None
         body = await self._whole(self.connection, MAX_ANSWER_BYTES)
-        if not self._is_aside:
+        if self._is_for_engine:
             self.backend.life.moved_at = time.monotonic()
         return body
 

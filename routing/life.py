@@ -14,7 +14,7 @@ until it brings a token."""
 class Life:
     """Of one server. Times are of the monotonic clock."""
 
-    __slots__ = ("began_at", "given_up_at", "moved_at")
+    __slots__ = ("began_at", "given_up_at", "held", "moved_at")
 
     def __init__(self) -> None:
         self.moved_at = 0.0
@@ -23,9 +23,12 @@ class Life:
         """When work began there while it had none."""
         self.given_up_at = 0.0
         """When a request last left it while it was silent."""
+        self.held = 0
+        """Streams that it may not go on with before their clients have read what they were sent."""
 
-    def is_silent(self, now: float, *, works: bool, limit_s: float) -> bool:
-        """`works`: it has something to do now. `limit_s`: how long that may take to show."""
+    def is_silent(self, now: float, *, works: bool, is_chosen: bool = False, limit_s: float) -> bool:
+        """`works`: it has something to do now. `is_chosen`: it will, once a prefill server is done. `limit_s`: how long
+        that may take to show."""
         if self.given_up_at > self.moved_at:
-            return works or now - self.given_up_at < TRY_AGAIN_S
+            return works or is_chosen or now - self.given_up_at < TRY_AGAIN_S
         return works and now - max(self.moved_at, self.began_at) > limit_s

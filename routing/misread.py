@@ -20,7 +20,7 @@ MOST_DIGITS: Final = 4300
 """What is deeper, or longer, that reader refuses without a place."""
 _SPACE: Final = re.compile(rb"[ \t\r\n]*")
 _IN_STRING: Final = re.compile(rb'(?:[^"\\\x00-\x1f]+|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
-_LAST_ESCAPE: Final = re.compile(rb"(\\+)u[0-9a-fA-F]{4}\Z")
+_LETTER_BY_NUMBER: Final = re.compile(rb"u[0-9a-fA-F]{4}")
 _SIMPLE: Final = re.compile(rb"(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)|true|false|null|NaN|-?Infinity")
 _NUMBERS: Final = re.compile(rb"(?:[ \t\r\n]*-?(?:0|[1-9][0-9]{0,17})[ \t\r\n]*,)+")
 _QUOTE, _BACKSLASH, _U, _COMMA, _COLON = b'"', b"\\", b"u", b",", b":"
@@ -165,8 +165,9 @@ def _string(raw: Raw, begin: int) -> Generator[None, None, int]:
 
 def _unended(raw: Raw, begin: int) -> Fault:
     """That reader takes no letter by its number for whole where nothing follows it."""
-    last = bytes(raw[max(begin + 1, len(raw) - WINDOW_BYTES) :])
-    if (escape := _LAST_ESCAPE.search(last)) is not None and len(escape[1]) % 2:
+    before, last = bytes(raw[max(begin + 1, len(raw) - WINDOW_BYTES) : -5]), bytes(raw[-5:])
+    backslashes = len(before) - len(before.rstrip(_BACKSLASH))
+    if backslashes % 2 and _LETTER_BY_NUMBER.fullmatch(last):
         return Fault("Invalid \\uXXXX escape", len(raw) - 5)
     return Fault("Unterminated string starting at", begin)
 

@@ -34,6 +34,10 @@ DIRECT: Final = (
     "/v1/messages/render",
     "/v1/responses/render",
 )
+WITHOUT_ENGINE: Final = frozenset(
+    path for path in DIRECT if path.endswith(("/count_tokens", "/render", "/derender", "tokenize"))
+)
+"""What the server in front of an engine answers alone, so that it tells nothing of the engine."""
 INVOCATIONS: Final = "/invocations"
 """Takes the body of any other API, and answers as that does."""
 PROBES: Final = ("/ping", "/version", "/load", "/tokenizer_info")
@@ -74,6 +78,10 @@ def response_of(path: str) -> str | None:
     """The id of the stored response that the path is about."""
     found = RESPONSE.fullmatch(path.rstrip("/"))
     return found[1] if found and found[1] not in (".", "..") else None
+
+
+def is_for_engine(path: str) -> bool:
+    return path not in WITHOUT_ENGINE and response_of(path) is None
 
 
 def methods_of(path: str) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class StreamRelay:
         "_idle_s",
         "_idle_timer",
         "_is_broken",
+        "_is_held",
         "_key",
         "_last",
         "_leg",
@@ -98,7 +99,7 @@ class StreamRelay:
         """Of the stream, while the pump has it."""
         self._usual = 0
         """Tokens in a row that looked alike."""
-        self._is_broken = False
+        self._is_broken = self._is_held = False
         self._idle_s = idle_s
         self._idle_timer = loop.call_later(idle_s, self._check_idle) if idle_s is not None else None
         self.begun = False
@@ -204,13 +205,24 @@ class StreamRelay:
         held, self._held = b"".join(self._held), []
         self._reply.write(held)
         if self._reply.paused:
-            self._connection.pause()
+            self._pause(True)
 
     def _pause(self, paused: bool) -> None:
         if paused:
             self._connection.pause()
         else:
             self._connection.resume()
+        self._hold(paused)
+
+    def _hold(self, held: bool) -> None:
+        """A client that reads nothing is no fault of the server's."""
+        if held is self._is_held:
+            return
+        self._is_held = held
+        if held:
+            self._leg.backend.hold()
+        else:
+            self._leg.backend.let_go(time.monotonic())
 
     # Lent to the pump
 
@@ -291,6 +303,7 @@ class StreamRelay:
         if self._last:
             self._record.last_token_ms = self._clock.ms_at(self._last)
         self._reply.on_pause = None
+        self._hold(False)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None

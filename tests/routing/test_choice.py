@@ -249,6 +249,45 @@ def test_a_silent_server_is_avoided_while_another_is_there() -> None:
     assert choose(place).decode.id == "D2"
 
 
+def fall_silent(place: Layout, name: str) -> None:
+    backend(place, name).pool._opening = 1
+    backend(place, name).life.moved_at = NOW - 600
+
+
+@pytest.mark.parametrize(
+    ("names", "silent", "policy", "wish", "route", "decode"),
+    [
+        (("N1", "P1", "D1"), "N1", Policy(plain_share_percent=100), Wish(100), "split", "D1"),
+        (("N1", "P1", "D1"), "N1", Policy(), Wish(100, whole="n is 2"), "direct", "D1"),
+        (("N1", "P1", "D1"), "D1", Policy(plain_share_percent=0), Wish(100), "fallback", "N1"),
+        (("N1", "P1", "D1"), "D1", Policy(plain_share_percent=0, short_prompt_tokens=500), Wish(100), "fallback", "N1"),
+        (("P1", "D1"), "P1", Policy(), Wish(100), "fallback", "D1"),
+        (("P1", "D1"), "P1", Policy(when_no_pair="refuse"), Wish(100), "split", "D1"),
+        (("P1", "D1"), "D1", Policy(), Wish(100), "split", "D1"),
+        (("N1",), "N1", Policy(), Wish(100), "plain", "N1"),
+    ],
+)
+def test_a_silent_server_is_avoided_while_others_can_do_it_in_another_way(
+    names: tuple[str, ...], silent: str, policy: Policy, wish: Wish, route: str, decode: str
+) -> None:
+    place = layout(*names, policy=policy)
+    fall_silent(place, silent)
+    choice = choose(place, wish)
+    assert (choice.route, choice.decode.id) == (route, decode)
+
+
+def test_a_prefill_server_is_passed_over_whose_partners_are_silent() -> None:
+    place = layout("P1", "P2", "D1", "D2", pairs=frozenset({("P1", "D1"), ("P2", "D2")}))
+    fall_silent(place, "D1")
+    assert {choose(place).prefill.id for _ in range(20)} == {"P2"}
+
+
+def test_that_a_server_is_silent_is_said_in_words() -> None:
+    place = layout("P1", "D1")
+    fall_silent(place, "P1")
+    assert choose(place).reason == "fallback: no prefill server is usable (P1 has work and brings no answers)"
+
+
 def test_nothing_at_all_is_said_in_words() -> None:
     place = layout("P1", "D1", policy=Policy(when_no_pair="refuse"))
     with pytest.raises(Refusal, match=r"no prefill server is usable .P1 failed this request.*set to refuse"):

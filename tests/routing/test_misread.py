@@ -1,6 +1,7 @@
 """The place where a large body stops being JSON is the one that Python's reader names, however it is looked for."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -64,6 +65,8 @@ WINDOW = misread.WINDOW_BYTES
         b'{"a":"' + b"\\n" * (2 * WINDOW) + b'\\q"}',
         b'{"a":"' + b"x" * (WINDOW - 9) + b'\\u00e9\\"' * 9 + b'x\ny"}',
         b'{"a":"' + b"x" * (WINDOW - 3) + b"\\u12",
+        b'{"a":"' + b"x" * WINDOW + b"\\\\\\u1234",
+        b'{"a":"' + b"x" * WINDOW + b"\\\\\\\\u1234",
         b'{"a":"' + "ä".encode() * (2 * WINDOW) + b'",x}',
         b'{"a":[' + b"12345, " * WINDOW + b"x]}",
         b'{"a":[' + b"1" + b" " * (2 * WINDOW) + b",x]}",
@@ -76,6 +79,13 @@ def test_windows_end_anywhere(raw: bytes) -> None:
     expected = fault_by_python(raw)
     assert expected is not None
     assert fault_of(raw) == expected
+
+
+@pytest.mark.parametrize("unit", [b"\\\\", b"\\u0041", b"\\\\u0041", b"\\n", b"x"])
+def test_no_text_that_never_ends_takes_long_to_look_through(unit: bytes) -> None:
+    began_s = time.thread_time()
+    assert fault_of(b'{"a":"' + unit * (2 * WINDOW // len(unit))) is not None
+    assert time.thread_time() - began_s < 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,30 @@
 """A server whose engine is stuck is left alone, whatever else of it still answers, and found again when it works."""
 
+import asyncio
 import time
+from contextlib import AsyncExitStack
 
 import pytest
 
 from routing.backend import SILENT_DECODE_S, Backend
 from routing.life import TRY_AGAIN_S, Life
 from routing.limits import is_too_long
-from tests.routing.scripted import Client, Seen, Site, Wire, answers, lists, site, streams, until
+from tests.routing.scripted import (
+    Client,
+    Face,
+    Seen,
+    Site,
+    Wire,
+    answers,
+    chat_body,
+    chat_chunk,
+    hangs,
+    lists,
+    prefill_answer,
+    site,
+    streams,
+    until,
+)
 
 LIMIT_S = 20.0
 
@@ -143,3 +160,77 @@ async def test_all_silent_servers_are_used_when_there_is_no_other() -> None:
         await until(lambda: place["N1"].open == 0)
         place["N1"].script = streams()
         assert await served_by(place, 2) == {"N1"}
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages/count_tokens", "/v1/chat/completions/render"])
+async def test_what_needs_no_engine_neither_shows_life_nor_is_a_trial(path: str) -> None:
+    async with site({"N1": answers(200, {"count": 2})}) as place:
+        life = backend(place, "N1").life
+        life.given_up_at = given_up_at = time.monotonic() - TRY_AGAIN_S - 1
+        assert (await place.post(chat_body(), path)).status == 200
+        assert (life.moved_at, life.given_up_at) == (0.0, given_up_at)
+
+
+async def test_a_trial_that_is_refused_is_followed_by_another() -> None:
+    async with site({"N1": answers(400, {"error": {"message": "no"}}), "N2": hangs}) as place:
+        life = backend(place, "N1").life
+        life.given_up_at = time.monotonic() - TRY_AGAIN_S - 1
+        drain(place, "N2")
+        assert (await place.chat()).status == 400
+        assert not backend(place, "N1").is_silent(time.monotonic())
+
+
+async def test_one_split_request_at_a_time_tries_a_server_that_was_given_up() -> None:
+    """Also while its prompt is still computed."""
+    may_go_on = asyncio.Event()
+
+    async def takes_its_time(seen: Seen, wire: Wire) -> None:
+        await may_go_on.wait()
+        await wire.json(prefill_answer())
+
+    async with site({"P1": takes_its_time, "D1": is_stuck, "D2": streams()}) as place, AsyncExitStack() as stack:
+        backend(place, "D1").life.given_up_at = time.monotonic() - TRY_AGAIN_S - 1
+        clients = [await stack.enter_async_context(Client(place.port)) for _ in range(10)]
+        for client in clients:
+            await client.chat(stream=True)
+        await until(lambda: len(place["P1"].seen) == len(clients))
+        may_go_on.set()
+        await until(lambda: len(place.records.all) + len(place["D1"].seen) == len(clients))
+        assert len(place["D1"].seen) <= 1
+
+
+@pytest.mark.parametrize("face", ["direct", "asgi"])
+async def test_a_client_that_reads_nothing_makes_no_server_silent(face: Face) -> None:
+    async def never_ends(seen: Seen, wire: Wire) -> None:
+        await wire.start_stream()
+        while True:
+            await wire.event(chat_chunk({"content": "x" * 2000}))
+
+    def will_be_silent() -> bool:
+        return n1.is_silent(time.monotonic() + SILENT_DECODE_S + 1)
+
+    async with site({"N1": never_ends, "N2": streams()}, face=face) as place:
+        n1 = backend(place, "N1")
+        async with Client(place.port) as client:
+            drain(place, "N2")
+            await client.chat(stream=True)
+            await client.head()
+            await client.chunk()
+            await until(will_be_silent)
+            client.transport.pause_reading()
+            await until(lambda: not will_be_silent())
+            n1.life.moved_at = n1.life.began_at = 0.0
+            async with Client(place.port) as other:
+                place["N1"].script = is_stuck
+                await ask_stuck(place, other)
+                assert not n1.is_silent(time.monotonic())
+                assert will_be_silent()
+            await until(lambda: place["N1"].open == 1)
+            client.transport.resume_reading()
+            await until(will_be_silent)
+            n1.life.moved_at = n1.life.began_at = 0.0
+            client.transport.pause_reading()
+            await until(lambda: not will_be_silent())
+        await until(lambda: place["N1"].open == 0)
+        assert not n1.is_silent(time.monotonic())
+        assert n1.life.held == 0
