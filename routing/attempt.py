@@ -206,6 +206,7 @@ class Attempt:
             streams=1,
             is_aside=self._refusal is not None,
             is_for_engine=is_for_engine(self._path),
+            shows_tokens=self._job.ask.streamed,
         ) as leg:
             connection = await leg.open(
                 ask.request.method,

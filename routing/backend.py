@@ -8,9 +8,10 @@ from routing.loads import FRESH_S, Load, Sample
 from routing.pool import Pool
 from routing.table import Server
 
-SILENT_DECODE_S: Final = 20.0
-SILENT_PREFILL_S: Final = 120.0
-"""A server with work that brings nothing for this long is avoided while there is another, whatever its /health says."""
+SILENT_STREAMS_S: Final = 20.0
+SILENT_WHOLE_S: Final = 120.0
+"""A server with work that brings nothing for so long is avoided while there is another, whatever its /health says. The
+second where only whole answers are awaited, a prefill server's among them."""
 
 
 class Backend:
@@ -54,7 +55,7 @@ class Backend:
         return self.load.all_inflight >= self.pool.limit
 
     def is_silent(self, now: float) -> bool:
-        limit_s = SILENT_PREFILL_S if self.server.role == "prefill" else SILENT_DECODE_S
+        limit_s = SILENT_STREAMS_S if self.life.streams > self.life.held else SILENT_WHOLE_S
         is_chosen = self.load.inflight > self.life.held
         return self.life.is_silent(now, works=self.works, is_chosen=is_chosen, limit_s=limit_s)
 

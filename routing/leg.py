@@ -29,6 +29,7 @@ class Leg:
         "_is_aside",
         "_is_for_engine",
         "_probes",
+        "_shows_tokens",
         "_taken",
         "_timeouts",
         "backend",
@@ -44,15 +45,19 @@ class Leg:
         streams: int = 0,
         is_aside: bool = False,
         is_for_engine: bool = True,
+        shows_tokens: bool = False,
     ) -> None:
         """`is_aside`: a question of our own within a short time. That the server is slow to answer it, or cannot, says
         nothing of what it does with requests; that it takes no connection does. `is_for_engine`: what becomes of it
-        tells whether the engine does its work."""
+        tells whether the engine does its work. `shows_tokens`: a stream, in which it shows at once."""
         self.backend = backend
         self.connection: Connection | None = None
         self._timeouts = timeouts
-        if not backend.works:
-            backend.life.began_at = time.monotonic()
+        life = backend.life
+        if not backend.works or (shows_tokens and not life.streams):
+            life.began_at = time.monotonic()
+        life.streams += shows_tokens
+        self._shows_tokens = shows_tokens
         self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
         self._gave_tokens = False
         self._blamed: LegError | None = None
@@ -67,6 +72,7 @@ class Leg:
         self._taken.give_back()
         if self._is_for_engine and not isinstance(error, Answered) and self.backend.is_silent(now := time.monotonic()):
             self.backend.life.given_up_at = now
+        self.backend.life.streams -= self._shows_tokens
         if self.connection is not None:
             self.connection.release()
         self._tell_circuit(error or self._blamed)

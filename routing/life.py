@@ -14,7 +14,7 @@ until it brings a token."""
 class Life:
     """Of one server. Times are of the monotonic clock."""
 
-    __slots__ = ("began_at", "given_up_at", "held", "moved_at")
+    __slots__ = ("began_at", "given_up_at", "held", "moved_at", "streams")
 
     def __init__(self) -> None:
         self.moved_at = 0.0
@@ -23,8 +23,10 @@ class Life:
         """When work began there while it had none."""
         self.given_up_at = 0.0
         """When a request last left it while it was silent."""
+        self.streams = 0
+        """Under way, which show what it does token by token."""
         self.held = 0
-        """Streams that it may not go on with before their clients have read what they were sent."""
+        """Of these, those that it may not go on with before their clients have read what they were sent."""
 
     def is_silent(self, now: float, *, works: bool, is_chosen: bool = False, limit_s: float) -> bool:
         """`works`: it has something to do now. `is_chosen`: it will, once a prefill server is done. `limit_s`: how long

@@ -244,6 +244,7 @@ def test_a_silent_server_is_avoided_while_another_is_there() -> None:
     take(backend(place, "D2").load, streams=1)
     take(backend(place, "D2").load, streams=1)
     backend(place, "D1").pool._opening = backend(place, "D2").pool._opening = 1
+    backend(place, "D1").life.streams = backend(place, "D2").life.streams = 1
     backend(place, "D1").life.moved_at = NOW - 60
     backend(place, "D2").life.moved_at = NOW - 0.1
     assert choose(place).decode.id == "D2"

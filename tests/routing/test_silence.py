@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from routing.backend import SILENT_DECODE_S, Backend
+from routing.backend import SILENT_STREAMS_S, SILENT_WHOLE_S, Backend
 from routing.life import TRY_AGAIN_S, Life
 from routing.limits import is_too_long
 from tests.routing.scripted import (
@@ -103,7 +103,7 @@ async def test_what_a_stuck_server_still_answers_is_no_sign_of_life(path: str) -
     async with site({"N1": is_stuck, "N2": streams()}) as place, Client(place.port) as one, Client(place.port) as two:
         await ask_stuck(place, one, path)
         life = backend(place, "N1").life
-        life.began_at -= SILENT_DECODE_S + 1
+        life.began_at -= SILENT_STREAMS_S + 1
         await ask_stuck(place, two, path)
         drain(place, "N2")
         assert (await place.chat(temperature=-1)).status == 400
@@ -118,7 +118,7 @@ async def test_silence_is_remembered_when_all_clients_have_given_up() -> None:
     async with site({"N1": is_stuck, "N2": streams()}) as place:
         async with Client(place.port) as client:
             await ask_stuck(place, client)
-            backend(place, "N1").life.began_at -= SILENT_DECODE_S + 1
+            backend(place, "N1").life.began_at -= SILENT_STREAMS_S + 1
         await until(lambda: place["N1"].open == 0)
         assert await served_by(place) == {"N2"}
         backend(place, "N1").life.given_up_at -= TRY_AGAIN_S + 1
@@ -131,7 +131,7 @@ async def test_a_server_that_works_again_is_found_by_the_request_that_tries() ->
     async with site({"N1": is_stuck, "N2": streams()}) as place:
         async with Client(place.port) as client:
             await ask_stuck(place, client)
-            backend(place, "N1").life.began_at -= SILENT_DECODE_S + 1
+            backend(place, "N1").life.began_at -= SILENT_STREAMS_S + 1
         await until(lambda: place["N1"].open == 0)
         place["N1"].script = streams()
         backend(place, "N1").life.given_up_at -= TRY_AGAIN_S + 1
@@ -156,7 +156,7 @@ async def test_all_silent_servers_are_used_when_there_is_no_other() -> None:
         async with Client(place.port) as client:
             await client.chat(stream=True)
             await until(lambda: place["N1"].open == 1)
-            backend(place, "N1").life.began_at -= SILENT_DECODE_S + 1
+            backend(place, "N1").life.began_at -= SILENT_STREAMS_S + 1
         await until(lambda: place["N1"].open == 0)
         place["N1"].script = streams()
         assert await served_by(place, 2) == {"N1"}
@@ -207,7 +207,7 @@ async def test_a_client_that_reads_nothing_makes_no_server_silent(face: Face) ->
             await wire.event(chat_chunk({"content": "x" * 2000}))
 
     def will_be_silent() -> bool:
-        return n1.is_silent(time.monotonic() + SILENT_DECODE_S + 1)
+        return n1.is_silent(time.monotonic() + SILENT_STREAMS_S + 1)
 
     async with site({"N1": never_ends, "N2": streams()}, face=face) as place:
         n1 = backend(place, "N1")
@@ -234,3 +234,22 @@ async def test_a_client_that_reads_nothing_makes_no_server_silent(face: Face) ->
         await until(lambda: place["N1"].open == 0)
         assert not n1.is_silent(time.monotonic())
         assert n1.life.held == 0
+
+
+async def test_a_long_answer_that_is_not_streamed_makes_no_server_silent_for_minutes() -> None:
+    async with site({"N1": is_stuck, "N2": streams()}) as place, Client(place.port) as one, Client(place.port) as two:
+        n1 = backend(place, "N1")
+        drain(place, "N2")
+        await one.chat()
+        await until(lambda: place["N1"].open == 1)
+        n1.life.began_at -= SILENT_STREAMS_S + 1
+        assert not n1.is_silent(time.monotonic())
+        assert n1.is_silent(time.monotonic() + SILENT_WHOLE_S)
+        await two.chat(stream=True)
+        await until(lambda: place["N1"].open == 2)
+        assert not n1.is_silent(time.monotonic())
+        assert n1.is_silent(time.monotonic() + SILENT_STREAMS_S + 1)
+        two.writer.close()
+        await until(lambda: place["N1"].open == 1)
+        assert not n1.is_silent(time.monotonic() + SILENT_STREAMS_S + 1)
+        assert n1.life.streams == 0
