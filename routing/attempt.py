@@ -163,7 +163,7 @@ class Attempt:
             raise own
         if not _is_told_otherwise(refusal, ask.body):
             raise refusal
-        self._refusal = refusal
+        self._refusal = refusal.with_traceback(None)  # It would refer to the frames that refer to it.
         self._do_without(f"refused it ({refusal.status})")
         return None
 

@@ -119,19 +119,21 @@ class Chooser:
         lately. Raises `Refusal` (503) when nothing can."""
         try:
             return self._choose()
-        except Refusal as refusal:
-            refused = refusal
+        except Refusal:
+            if not self._takes_more():
+                raise
+        return self.choose()
+
+    def _takes_more(self) -> bool:
+        """Whether from now on servers may be taken that were left out so far."""
         backends = self._layout.by_id.values()
-        if any(backend.is_silent(self._now) for backend in backends):
+        if not self._takes_silent and any(backend.is_silent(self._now) for backend in backends):
             self._takes_silent = True
-            try:
-                return self._choose()
-            except Refusal as refusal:
-                refused = refusal
-        if not any(backend.is_last_resort for backend in backends):
-            raise refused
-        self._takes_failing = True
-        return self._choose()
+        elif not self._takes_failing and any(backend.is_last_resort for backend in backends):
+            self._takes_failing = True
+        else:
+            return False
+        return True
 
     def _choose(self) -> Choice:
         policy, wish = self._layout.policy, self._wish
