@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 from routing.affinity import Memory
+from routing.asgi import AsgiReply, Receive, Scope, Send
 from routing.asides import Told
 from routing.ask import Ask
 from routing.attempt import Attempt, Job
@@ -19,7 +19,7 @@ from routing.cors import is_preflight, preflight
 from routing.errors import LegError, Refusal
 from routing.exchange import Exchange
 from routing.handoff import Handoff
-from routing.http1 import Headers, unframed
+from routing.http1 import Headers
 from routing.loads import Load, Sample
 from routing.metrics import RouterMetrics
 from routing.models import model_cards
@@ -34,14 +34,8 @@ from routing.shared import Seat
 from routing.table import EMPTY, Deployment, Server, Table
 from routing.turnstile import Turnstile
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
-MAX_BODY_BYTES = 64 * 2**20
-HIGH_WATER_BYTES = 64 * 1024
-MAX_WAITING = 1000
+MAX_BODY_BYTES: Final = 64 * 2**20
+MAX_WAITING: Final = 1000
 """Requests that may wait for a pool that is starting."""
 
 
@@ -326,97 +320,6 @@ def _backend(old: Backend | None, server: Server, limit: int, load: Load | None)
     old.server = server
     old.pool.name, old.pool.limit = server.name, limit
     return old
-
-
-class AsgiReply:
-    """Writes without waiting into a queue that `pump` sends; listens for the client's leaving meanwhile."""
-
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self.started = False
-        self.paused = False
-        self.on_disconnect: Callable[[], None] | None = None
-        self.on_pause: Callable[[bool], None] | None = None
-        self._receive = receive
-        self._send = send
-        self._queue: deque[bytes] = deque()
-        self._queued_bytes = 0
-        self._start: Message | None = None
-        self._finished = False
-        self._aborted = False
-        self._left = False
-        self._wake = asyncio.Event()
-
-    def start(self, status: int, headers: Headers) -> None:
-        self.started = True
-        self._start = {"type": "http.response.start", "status": status, "headers": headers}
-        self._wake.set()
-
-    def write(self, data: bytes) -> None:
-        self._queue.append(data)
-        self._queued_bytes += len(data)
-        self._wake.set()
-        if self._queued_bytes > HIGH_WATER_BYTES:
-            self._set_paused(True)
-
-    def flush(self) -> None:
-        return None
-
-    def write_frames(self, frames: bytes) -> None:
-        self.write(unframed(frames))
-
-    def descriptor(self) -> int | None:
-        return None
-
-    def finish(self) -> None:
-        self._finished = True
-        self._wake.set()
-
-    def abort(self) -> None:
-        self._aborted = True
-        self._wake.set()
-
-    async def pump(self) -> None:
-        """Sends until the answer is complete or the client leaves."""
-        listener = asyncio.get_running_loop().create_task(self._listen())
-        try:
-            while not self._left:
-                await self._wake.wait()
-                self._wake.clear()
-                if await self._flush():
-                    return
-                if self._aborted:
-                    raise ConnectionAbortedError("the answer broke off: the server closes the connection, visibly")
-        finally:
-            listener.cancel()
-
-    async def _flush(self) -> bool:
-        start, self._start = self._start, None
-        if start is not None:
-            await self._send(start)
-        while self._queue or self._finished:
-            data, finished = b"".join(self._queue), self._finished
-            self._queue.clear()
-            self._queued_bytes = 0
-            await self._send({"type": "http.response.body", "body": data, "more_body": not finished})
-            self._set_paused(False)
-            if finished:
-                return True
-        return False
-
-    async def _listen(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._left = True
-        self._wake.set()
-        if not self._finished and self.on_disconnect is not None:
-            self.on_disconnect()
-
-    def _set_paused(self, paused: bool) -> None:
-        if paused is self.paused:
-            return
-        self.paused = paused
-        if self.on_pause is not None:
-            self.on_pause(paused)
 
 
 __all__ = ["CircuitView", "Router", "is_ours"]

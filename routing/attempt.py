@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from routing.affinity import Memory
 from routing.answer import Answer
 from routing.ask import Ask
 from routing.bodies import DecodeBody, NotJson, answers_of, forces_a_tool, pieces, prefill_body
@@ -21,11 +19,13 @@ from routing.leg import Leg
 from routing.limits import in_own_words, tells_of_our_token
 from routing.loads import take
 from routing.paths import api_of, is_for_engine
-from routing.pump import Pump
 from routing.record import Record
 from routing.relay import StreamRelay
 from routing.sse import DIALECTS, STREAMS, Dialect, Scanner
 from routing.usage import cached_tokens, read_usage, with_counts_of_prefill
+
+if TYPE_CHECKING:
+    from routing.app import Router
 
 ASKS_FOR_LOAD: Final = b"endpoint-load-metrics-format"
 NOT_READ: Final = b"json_invalid"
@@ -33,28 +33,29 @@ NOT_HELD: Final = b"but data is not provided"
 """What an engine says of a picture that it knows by no such name."""
 
 
-class Watch(Protocol):
-    """Who wants to know what happens while a request runs."""
-
-    responses: Memory
-    pump: Pump
-
-    def first_token(self, record: Record) -> None: ...
-
-    def count_failure(self, choice: Choice, error: LegError, *, on_prefill: bool) -> None: ...
-
-
-@dataclass(slots=True)
 class Job:
     """What all attempts of one request share."""
 
-    ask: Ask
-    answer: Answer
-    record: Record
-    clock: Clock
-    decode_body: DecodeBody
-    watch: Watch
-    client_left: Callable[[], bool]
+    __slots__ = ("answer", "ask", "client_left", "clock", "decode_body", "record", "watch")
+
+    def __init__(
+        self,
+        ask: Ask,
+        answer: Answer,
+        record: Record,
+        clock: Clock,
+        decode_body: DecodeBody,
+        watch: "Router",
+        client_left: Callable[[], bool],
+    ) -> None:
+        """`watch` hears what happens."""
+        self.ask = ask
+        self.answer = answer
+        self.record = record
+        self.clock = clock
+        self.decode_body = decode_body
+        self.watch = watch
+        self.client_left = client_left
 
 
 class Attempt:

@@ -117,6 +117,8 @@ def _fraction(numeral: str) -> object:
 
 def in_utf8(raw: Raw) -> Raw:
     """Engines also read UTF-16, UTF-32 and a mark of the order of bytes, beside which nothing can be spliced in."""
+    if raw[:1] == b"{" and raw[1:2] != b"\0":
+        return raw
     encoding = json.detect_encoding(raw)
     if encoding == "utf-8" or len(raw) > MOST_CONVERTED_BYTES:
         return raw

@@ -6,7 +6,7 @@ goes back to its pool once: whole, or closed.
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from routing.bodies import Sendable
 from routing.errors import BadAnswer, ConnectionLost, LegError
@@ -20,28 +20,37 @@ STALE_WITHIN_S = 1.0
 MAX_UNREAD_BYTES: Final = 256 * 1024
 
 
-class Sink(Protocol):
+class Sink:
     """Who takes a body. Called on the event loop, must return at once."""
+
+    __slots__ = ()
 
     def take(self, data: bytes, at: int) -> int:
         """Offered `data` from `at` on where an HTTP chunk begins: takes any whole chunks, tells where it stopped."""
+        return at
 
     def part(self, data: bytes) -> None:
         """Some bytes of the body, however they were cut."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """All that came is handed over, and the body goes on."""
 
     def closed(self, error: LegError | None) -> None:
         """The end: None when the body is complete."""
+        raise NotImplementedError
 
 
 class Stale(Exception):
     """The kept connection was gone before the request reached the server."""
 
 
-class Connection(asyncio.Protocol):
-    """One connection; everything below `request` is reset for each request."""
+class Connection:
+    """One connection; everything below `request` is reset for each request.
+
+    It is an `asyncio.Protocol` by its methods. Were it one by inheritance, machine code would look each of its
+    attributes up in a dictionary.
+    """
 
     __slots__ = (
         "_decoder",
@@ -174,10 +183,16 @@ class Connection(asyncio.Protocol):
         if unread:
             self.data_received(unread)
 
-    # asyncio.Protocol
+    # As an asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance.
+
+    def pause_writing(self) -> None:
+        """What is sent is whole in memory already."""
+
+    def resume_writing(self) -> None:
+        """See above."""
 
     def data_received(self, data: bytes) -> None:
         self.last_byte_at = time.monotonic()
@@ -307,8 +322,10 @@ class Connection(asyncio.Protocol):
         self.idle_since = time.monotonic()
 
 
-class _Collector:
+class _Collector(Sink):
     """Gathers a whole body."""
+
+    __slots__ = ("_connection", "_limit_bytes", "_parts", "_size", "body")
 
     def __init__(self, connection: Connection, limit_bytes: int) -> None:
         self.body: asyncio.Future[bytes] = connection.loop.create_future()
@@ -316,12 +333,6 @@ class _Collector:
         self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []
         self._size = 0
-
-    def take(self, data: bytes, at: int) -> int:
-        return at
-
-    def flush(self) -> None:
-        return None
 
     def part(self, data: bytes) -> None:
         self._size += len(data)

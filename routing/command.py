@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from routing import how_it_runs
-from routing.app import Message, Receive, Router, Scope, Send
+from routing.app import Router
+from routing.asgi import Message, Receive, Scope, Send
 from routing.backend import Backend
 from routing.cards import ask_cards
 from routing.colleagues import Colleagues

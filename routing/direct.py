@@ -1,7 +1,7 @@
 """A request read and answered on a client's connection, without ASGI in between."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -9,7 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from routing.bodies import Raw, gather
 from routing.exchange import Exchange
 from routing.http1 import Headers, unframed
-from routing.reply import Request
+from routing.reply import Reply, Request
 
 if TYPE_CHECKING:
     from routing.uvicorn_protocol import RouterProtocol
@@ -19,7 +19,7 @@ LINGER_S: Final = 5.0
 """How long a client may go on sending a body that was refused."""
 
 
-class DirectReply:
+class DirectReply(Reply):
     """A request being read, then its answer written to the transport. Stands where uvicorn expects its own cycle."""
 
     __slots__ = (
@@ -35,23 +35,16 @@ class DirectReply:
         "disconnected",
         "keep_alive",
         "message_event",
-        "on_disconnect",
-        "on_pause",
-        "paused",
         "response_complete",
-        "started",
     )
 
     def __init__(self, protocol: "RouterProtocol", request: Request, *, keep_alive: bool) -> None:
+        super().__init__()
         # uvicorn looks at these four.
         self.response_complete = False
         self.disconnected = False
         self.keep_alive = keep_alive
         self.message_event = _NO_EVENT
-        self.started = False
-        self.paused = False
-        self.on_disconnect: Callable[[], None] | None = None
-        self.on_pause: Callable[[bool], None] | None = None
         self._protocol = protocol
         self._transport: asyncio.Transport = protocol.transport
         self._request = request
@@ -168,11 +161,6 @@ class DirectReply:
         self.disconnected = True
         if self.on_disconnect is not None:
             self.on_disconnect()
-
-    def set_paused(self, paused: bool) -> None:
-        self.paused = paused
-        if self.on_pause is not None:
-            self.on_pause(paused)
 
 
 class _NoEvent:

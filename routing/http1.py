@@ -1,7 +1,7 @@
 """HTTP/1.1 as bytes: the head of a request, and the decoding of an answer's body. No sockets here."""
 
 import re
-from typing import Final, Protocol
+from typing import Final
 
 import httptools
 
@@ -103,26 +103,29 @@ def _read_head(data: bytes) -> _ReadHead:
     return read
 
 
-class Decoder(Protocol):
+class Decoder:
     """Takes a body's bytes as they come. `done` once it is complete."""
 
-    done: bool
-    at_boundary: bool
-    """The next byte begins a chunk: whoever knows chunks may take whole ones past the decoder."""
-    ends_at_eof: bool
+    __slots__ = ("at_boundary", "done", "ends_at_eof")
+
+    def __init__(self, *, done: bool = False, at_boundary: bool = False, ends_at_eof: bool = False) -> None:
+        self.done = done
+        self.at_boundary = at_boundary
+        """The next byte begins a chunk: whoever knows chunks may take whole ones past the decoder."""
+        self.ends_at_eof = ends_at_eof
 
     def step(self, data: bytes, at: int) -> tuple[bytes, int]:
         """The next piece of the body in `data` from `at` on, and where to go on. It always goes on, until `done`: what
         follows then belongs to no answer."""
+        raise NotImplementedError
 
 
-class Sized:
-    ends_at_eof = False
-    at_boundary = False
+class Sized(Decoder):
+    __slots__ = ("_left",)
 
     def __init__(self, length: int) -> None:
+        super().__init__(done=length == 0)
         self._left = length
-        self.done = length == 0
 
     def step(self, data: bytes, at: int) -> tuple[bytes, int]:
         end = min(at + self._left, len(data))
@@ -132,28 +135,28 @@ class Sized:
         return piece, end
 
 
-class UntilClosed:
-    done = False
-    at_boundary = False
-    ends_at_eof = True
+class UntilClosed(Decoder):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(ends_at_eof=True)
 
     def step(self, data: bytes, at: int) -> tuple[bytes, int]:
         return data[at:], len(data)
 
 
-class Chunked:
+class Chunked(Decoder):
     """Any cut of a chunked body."""
 
-    ends_at_eof = False
+    __slots__ = ("_in_trailer", "_left", "_line")
 
     def __init__(self) -> None:
+        super().__init__(at_boundary=True)
         self._line = b""
         """The beginning of a size line or trailer."""
         self._left = 0
         """Bytes of the present chunk, the two of its closing line break included."""
         self._in_trailer = False
-        self.done = False
-        self.at_boundary = True
 
     def step(self, data: bytes, at: int) -> tuple[bytes, int]:
         if self._left:

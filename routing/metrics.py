@@ -7,7 +7,7 @@ request little.
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -104,7 +104,7 @@ class Histograms:
         return family
 
 
-class RouterMetrics(Collector):
+class RouterMetrics:
     """Everything counted; register it once per process. `render` gives the text that `/metrics` serves."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -142,7 +142,7 @@ class RouterMetrics(Collector):
         self._retries: defaultdict[Labels, int] = defaultdict(int)
         self._failures: defaultdict[Labels, int] = defaultdict(int)
         self._orphans: defaultdict[Labels, int] = defaultdict(int)
-        self.registry.register(self)
+        self.registry.register(cast(Collector, self))
 
     def watch(self, router: "Router") -> None:
         """Whose loads and circuits are shown."""

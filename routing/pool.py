@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import cast
 from urllib.parse import urlsplit
 
 from routing.bodies import Sendable
@@ -107,8 +108,9 @@ class Pool:
         self._opening += 1
         try:
             async with asyncio.timeout(connect_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self), *self._address, ssl=self._tls
+                connection = Connection(self)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: cast(asyncio.Protocol, connection), *self._address, ssl=self._tls
                 )
         except TimeoutError as error:
             raise TimedOut(f"{self.name} took no connection within the connect limit of {connect_s:g} s") from error

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from routing.client import Sink
 from routing.clock import Clock
 from routing.errors import BadAnswer, LegError, StreamError, TimedOut
 from routing.http1 import unframed
@@ -26,7 +27,7 @@ CODE_WITHIN: Final = re.compile(r"'code': ([45]\d\d)\}")
 """In the messages API vLLM fails on the event that tells it of an error, and quotes it."""
 
 
-class StreamRelay:
+class StreamRelay(Sink):
     """One stream. Nothing goes out before its first token, so that a stream that never brings one can be tried again.
 
     Once its tokens look alike it is lent to the pump, which gives it back with whatever is not such a token.

@@ -368,6 +368,7 @@ async def site(
     config = uvicorn.Config(
         router,
         http=protocol_for(router) if face == "direct" else "httptools",
+        interface="asgi3",
         host="127.0.0.1",
         port=0,
         log_level="critical",

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -13,7 +13,7 @@ from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, Raw, Unread, gather
 from routing.exchange import Exchange
 from routing.large import in_steps, names_addresses, read_large, read_object
 from routing.leg import joined
-from routing.reply import Request
+from routing.reply import Reply, Request
 from routing.windows import top_level
 from tests.routing.scripted import Client, Seen, Wire, chat_chunk, prefill_answer, prefills, site, streams
 from tests.routing.test_bodies import loaded
@@ -160,26 +160,17 @@ async def note_chunks(client: Client, came_s: list[float]) -> None:
         came_s.append(time.thread_time())
 
 
-class Unsent:
+class Unsent(Reply):
     """A client that is told nothing."""
 
     def __init__(self) -> None:
-        self.started = self.paused = False
-        self.on_disconnect: Callable[[], None] | None = None
-        self.on_pause: Callable[[bool], None] | None = None
+        super().__init__()
         self.finished = False
 
     def start(self, status: int, headers: object) -> None:
         self.started = True
 
     def write(self, data: bytes) -> None: ...
-
-    def write_frames(self, frames: bytes) -> None: ...
-
-    def descriptor(self) -> int | None:
-        return None
-
-    def flush(self) -> None: ...
 
     def finish(self) -> None:
         self.finished = True
