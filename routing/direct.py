@@ -12,7 +12,7 @@ from routing.http1 import Headers, unframed
 from routing.reply import Reply, Request
 
 if TYPE_CHECKING:
-    from routing.uvicorn_protocol import RouterProtocol
+    from routing.front import Front
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 LINGER_S: Final = 5.0
@@ -20,33 +20,30 @@ LINGER_S: Final = 5.0
 
 
 class DirectReply(Reply):
-    """A request being read, then its answer written to the transport. Stands where uvicorn expects its own cycle."""
+    """A request being read, then its answer written to the transport."""
 
     __slots__ = (
         "_begun",
         "_chunked",
+        "_front",
         "_is_read",
         "_parts",
-        "_protocol",
         "_request",
         "_size",
         "_transport",
         "_unsent",
         "disconnected",
         "keep_alive",
-        "message_event",
         "response_complete",
     )
 
-    def __init__(self, protocol: "RouterProtocol", request: Request, *, keep_alive: bool) -> None:
+    def __init__(self, front: "Front", request: Request, *, keep_alive: bool) -> None:
         super().__init__()
-        # uvicorn looks at these four.
         self.response_complete = False
         self.disconnected = False
         self.keep_alive = keep_alive
-        self.message_event = _NO_EVENT
-        self._protocol = protocol
-        self._transport: asyncio.Transport = protocol.transport
+        self._front = front
+        self._transport: asyncio.Transport = front.transport
         self._request = request
         self._parts: list[Raw] = []
         self._size = 0
@@ -62,7 +59,7 @@ class DirectReply(Reply):
             return
         self._size += len(body)
         gather(self._parts, body, self._size)
-        if self._size > self._protocol.router.max_body_bytes:
+        if self._size > self._front.router.max_body_bytes:
             self.refuse_body()
 
     def refuse_body(self) -> None:
@@ -80,18 +77,13 @@ class DirectReply(Reply):
         else:
             self.begin()
 
-    @property
-    def is_begun(self) -> bool:
-        """The request is complete, or refused, and what comes next belongs to its answer."""
-        return self._begun
-
     def begin(self) -> None:
         if self._begun:
             return
         self._begun = True
         self._request.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts = []
-        Exchange(self._protocol.router, self._request, self).begin()
+        Exchange(self._front.router, self._request, self).begin()
 
     # Answering
 
@@ -99,7 +91,7 @@ class DirectReply(Reply):
         self.started = True
         lines = [STATUS_LINE[status]]
         self._chunked = self._request.method != "HEAD" and status not in (204, 304)
-        for name, value in [*self._protocol.server_state.default_headers, *headers]:
+        for name, value in [*self._front.server_state.default_headers, *headers]:
             if name == b"content-length":
                 self._chunked = False
             lines += (name, b": ", value, b"\r\n")
@@ -115,7 +107,7 @@ class DirectReply(Reply):
     def _write_soon(self, parts: Iterable[bytes]) -> None:
         """What one turn of the event loop writes goes out in one system call: those cost more than all else here."""
         if not self._unsent:
-            self._protocol.loop.call_soon(self.flush)
+            self._front.loop.call_soon(self.flush)
         self._unsent += parts
 
     def flush(self) -> None:
@@ -147,10 +139,10 @@ class DirectReply(Reply):
         self.flush()
         self.response_complete = True
         if self._request.too_large and not self._is_read:
-            self._protocol.loop.call_later(LINGER_S, self._transport.close)
+            self._front.loop.call_later(LINGER_S, self._transport.close)
         elif not self.keep_alive:
             self._transport.close()
-        self._protocol.direct_done()
+        self._front.answered()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -161,13 +153,3 @@ class DirectReply(Reply):
         self.disconnected = True
         if self.on_disconnect is not None:
             self.on_disconnect()
-
-
-class _NoEvent:
-    """uvicorn wakes its cycle when the connection is lost; this reply is told otherwise."""
-
-    def set(self) -> None:
-        return None
-
-
-_NO_EVENT: Final = _NoEvent()

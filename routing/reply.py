@@ -1,4 +1,4 @@
-"""How an exchange sees its client, whoever holds the socket: `routing.asgi` or `routing.uvicorn_protocol`."""
+"""How an exchange sees its client, whoever holds the socket: `routing.asgi` or `routing.front`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

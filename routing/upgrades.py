@@ -48,8 +48,11 @@ class LimitsHeads(HttpToolsProtocol):
             self._refuse_head()
 
     def is_answering(self) -> bool:
-        """In the middle of an answer nothing else can be said."""
-        return self.cycle is not None and not self.cycle.response_complete
+        """A request was read to its end, or is answered already: nothing else can be said before that answer."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        return cycle.response_started or not cycle.more_body
 
     def _refuse_head(self) -> None:
         if self.is_answering():

@@ -1,38 +1,36 @@
-"""The router inside uvicorn without ASGI in between: its paths are taken from the parser, all others left to uvicorn.
+"""The router inside uvicorn without ASGI in between: requests of its paths are `Front`'s, all others uvicorn's.
 
-Use it as `uvicorn.Config(app, http=protocol_for(router))`. Requests that are pipelined, or HTTP/1.0, or that expect
-`100 Continue`, go uvicorn's way to the ASGI application, where `Router.__call__` serves them with the same result. An
-HTTP/1.0 client knows no chunks: the end of its connection is the end of a stream.
+Use it as `uvicorn.Config(app, http=protocol_for(router))`. What `Front` leaves to uvicorn goes to the ASGI application,
+where `Router.__call__` serves it with the same result. An HTTP/1.0 client knows no chunks: the end of its connection is
+the end of a stream.
 """
 
-import select
+import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from routing.app import Router
-from routing.direct import DirectReply
-from routing.reader import RequestReader
-from routing.upgrades import IgnoresUpgrades, lenient_parser
+from routing.front import LOOK_EVERY_S, Front, has_left
+from routing.upgrades import IgnoresUpgrades
 
-LOOK_EVERY_S: Final = 0.5
 KEEP_ALIVE_S: Final = 75
 """How long an idle connection of a client stays open: longer than clients keep theirs, so that none sends a request
 into a connection that is just being closed."""
 
 
-def has_left(descriptor: int) -> bool:
-    """The other side has closed the connection, though there may be bytes to read before its end."""
-    asked = select.poll()
-    asked.register(descriptor, select.POLLRDHUP)
-    return bool(asked.poll(0))
+def protocol_for(router: Router, uvicorns: Callable[..., Any] | None = None) -> type[asyncio.Protocol]:
+    """What uvicorn calls for each connection, as it would its protocol's class. `uvicorns`: what it is to be for all
+    that is not the router's."""
+    return cast("type[asyncio.Protocol]", partial(_front, router, uvicorns or OldClients))
 
 
-def protocol_for(router: Router) -> type[HttpToolsProtocol]:
-    """What uvicorn calls for each connection, as it would its protocol's class."""
-    return cast("type[HttpToolsProtocol]", partial(RouterProtocol, router))
+def _front(router: Router, uvicorns: Callable[..., Any], *, first_bytes: bytes = b"", **options: Any) -> Front:
+    keep_alive_s = options["config"].timeout_keep_alive
+    leave_to = partial(uvicorns, **options)
+    return Front(router, leave_to, options["server_state"], router.turnstile.loop, keep_alive_s, first_bytes)
 
 
 class PlainCycle(RequestResponseCycle):
@@ -51,31 +49,15 @@ class PlainCycle(RequestResponseCycle):
 
 
 class OldClients(IgnoresUpgrades):
-    """uvicorn's protocol, which answers requests of HTTP/1.0 without chunks."""
+    """uvicorn's protocol, which answers requests of HTTP/1.0 without chunks, and hears of a client that leaves while a
+    request waits behind another."""
+
+    _is_looking = False
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         if self.parser.get_http_version() == "1.0" and type(self.cycle) is RequestResponseCycle:
             self.cycle.__class__ = PlainCycle  # Before its task takes the first step.
-
-
-class RouterProtocol(OldClients):
-    """One client connection."""
-
-    def __init__(self, router: Router, *args: Any, **options: Any) -> None:
-        self.router = router
-        self._direct: DirectReply | None = None
-        """The reply under way, when the request is ours."""
-        self._is_looking = False
-        super().__init__(*args, **options)
-        self.parser = self._new_parser()
-
-    def _new_parser(self) -> httptools.HttpRequestParser:
-        self.reader = RequestReader(self)
-        return lenient_parser(self.reader)
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
         if self.pipeline and not self._is_looking:
             self._is_looking = True
             self._look_for_the_client()
@@ -89,42 +71,6 @@ class RouterProtocol(OldClients):
         else:
             self.loop.call_later(LOOK_EVERY_S, self._look_for_the_client)
 
-    def is_answering(self) -> bool:
-        return self._direct.is_begun if self._direct is not None else super().is_answering()
-
-    # For the reader
-
-    def may_answer_directly(self) -> bool:
-        """The request whose head was read can be answered past uvicorn."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            return False
-        return self.parser.get_http_version() == "1.1" and not self.parser.should_upgrade()
-
-    def answer_directly(self, reply: DirectReply) -> None:
-        self._direct = reply
-        self.cycle = reply  # type: ignore[assignment]  # It has what uvicorn looks at.
-
-    def direct_done(self) -> None:
-        self._direct = None
-        self.on_response_complete()
-
-    # asyncio.Protocol
-
     def connection_lost(self, exc: Exception | None) -> None:
-        direct, self._direct = self._direct, None
         super().connection_lost(exc)
-        if direct is not None:
-            direct.client_left()
-        # Both know this protocol: without the cycles it is freed at once, and with it a body that was half sent.
-        self.cycle = None  # type: ignore[assignment]
-        del self.reader
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._direct is not None:
-            self._direct.set_paused(True)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._direct is not None:
-            self._direct.set_paused(False)
+        self.cycle = None  # type: ignore[assignment]  # Without this it is freed only by the collector.

@@ -191,11 +191,7 @@ class Passing(OldClients):
         super().data_received(data)
 
     def _is_between_requests(self) -> bool:
-        return not self.is_in_message() and (self.cycle is None or self.cycle.response_complete)
-
-    def is_in_message(self) -> bool:
-        """A request is being read."""
-        return self._in_message
+        return not self._in_message and (self.cycle is None or self.cycle.response_complete)
 
     def _leave(self, data: bytes) -> None:
         """Goes over once the client has taken every byte of the answers before."""

@@ -11,7 +11,7 @@ from django.conf import settings
 from console.gateway.application import RouterApplication, is_routers
 from console.gateway.passing import Passing, adopt, passing
 from routing.tuning import take_short_turns, tune_process
-from routing.uvicorn_protocol import RouterProtocol
+from routing.uvicorn_protocol import protocol_for
 
 STREAMS_MAY_END_S = 3
 """After SIGTERM running streams have so long; then they are cut, visibly."""
@@ -26,13 +26,6 @@ UVICORN: dict[str, Any] = {
     "timeout_keep_alive": settings.KEEP_ALIVE_S,
 }
 """What all our servers have in common."""
-
-
-class WebProtocol(Passing, RouterProtocol):
-    """The router's requests straight from the parser; a connection that asks for a page goes to the pages' process."""
-
-    def is_in_message(self) -> bool:
-        return self.reader.in_message
 
 
 class WebServer(uvicorn.Server):
@@ -53,14 +46,12 @@ class WebServer(uvicorn.Server):
 
 
 def make_server(application: RouterApplication, host: str, port: int) -> WebServer:
-    def protocol(**options: Any) -> WebProtocol:
-        return WebProtocol(application.router, **options)
-
+    passes = passing(Passing, is_routers, application.services.pages.pass_on)
     config = uvicorn.Config(
         application,
         host=host,
         port=port,
-        http=passing(protocol, is_routers, application.services.pages.pass_on),
+        http=protocol_for(application.router, passes),
         ws="none",
         timeout_graceful_shutdown=STREAMS_MAY_END_S,
         **UVICORN,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from routing.uvicorn_protocol import RouterProtocol
+from routing.front import Front
 from tests.routing.scripted import (
     Client,
     Face,
@@ -169,12 +169,12 @@ class Recorded:
 
 async def test_the_end_of_an_answer_goes_out_with_its_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    made = RouterProtocol.connection_made
+    made = Front.connection_made
 
-    def recorded(protocol: RouterProtocol, transport: asyncio.Transport) -> None:
-        made(protocol, Recorded(transport, written))  # type: ignore[arg-type]
+    def recorded(front: Front, transport: asyncio.Transport) -> None:
+        made(front, Recorded(transport, written))
 
-    monkeypatch.setattr(RouterProtocol, "connection_made", recorded)
+    monkeypatch.setattr(Front, "connection_made", recorded)
 
     has_first = asyncio.Event()
 
