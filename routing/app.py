@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from routing.affinity import Memory
-from routing.asgi import AsgiReply, Receive, Scope, Send
+from routing.asgi import Receive, Scope, Send
+from routing.asgi_app import serve
 from routing.asides import Told
 from routing.ask import Ask
 from routing.attempt import Attempt, Job
@@ -130,11 +131,11 @@ class Router:
                     raise Refusal(404, f"{ask.deployment.model} is not served any more.", kind="NotFoundError")
                 if ask.listed is not None:
                     layout = await self.names.narrowed(layout, ask.listed)
-                try:
+                choice = _choice(layout, ask)
+                if choice is not None:
+                    return layout, choice
+                if not await self._next_table(deadline):
                     return layout, Chooser(layout, ask.wish, time.monotonic()).choose()
-                except Refusal:
-                    if not await self._next_table(deadline):
-                        raise
         finally:
             self._waiting -= 1
 
@@ -257,56 +258,17 @@ class Router:
     def count_failure(self, choice: Choice, error: LegError, *, on_prefill: bool) -> None:
         self.metrics.leg_failed(choice, error, on_prefill=on_prefill)
 
-    # ASGI
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """As an ASGI application, of version 3: serves the paths that `routing.paths.is_ours` names; the others get a
+        JSON 404."""
+        return serve(self, scope, receive, send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves the paths that `routing.paths.is_ours` names; the others get a JSON 404."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-            return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1000})
-            return
-        body = await self._read_body(scope, receive)
-        if body is None:
-            return
-        headers = [(name.lower(), value) for name, value in scope["headers"]]
-        query = scope.get("query_string", b"")
-        reply = AsgiReply(receive, send)
-        request = Request(scope["method"], scope["path"], query, headers, body, len(body) > self.max_body_bytes)
-        exchange = Exchange(self, request, reply)
-        over = asyncio.Event()
-        exchange.on_over = over.set
-        exchange.begin()
-        try:
-            await reply.pump()
-        finally:
-            exchange.leave()
-            await over.wait()
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """None: the client left before its request was complete. Reads little more than the limit of a longer one."""
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            part = message.get("body", b"")
-            size += len(part)
-            parts.append(part)
-            if size > self.max_body_bytes or not message.get("more_body"):
-                return b"".join(parts)
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                await self.aclose()
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+def _choice(layout: Layout, ask: Ask) -> Choice | None:
+    try:
+        return Chooser(layout, ask.wish, time.monotonic()).choose()
+    except Refusal:
+        return None
 
 
 async def _nothing_newer() -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
+from weakref import WeakSet
 
 import pytest
 import uvicorn
 
 from routing import front
-from routing.front import Front
-from routing.uvicorn_protocol import protocol_for
+from routing.uvicorn_protocol import OldClients, protocol_for
 from tests.routing.scripted import Client, Site, chat_body, hangs, site, streams, until
 
 BODY = json.dumps(chat_body()).encode()
@@ -21,13 +21,16 @@ OTHER = b"GET /v1/nothing HTTP/1.1\r\nhost: router\r\n\r\n"
 def left(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What was left to uvicorn, connection by connection."""
     found: list[bytes] = []
-    leave = Front._leave
+    met: WeakSet[OldClients] = WeakSet()
+    received = OldClients.data_received
 
-    def noted(connection: Front, data: bytes) -> None:
-        found.append(data)
-        leave(connection, data)
+    def noted(protocol: OldClients, data: bytes) -> None:
+        if protocol not in met:
+            met.add(protocol)
+            found.append(data)
+        received(protocol, data)
 
-    monkeypatch.setattr(Front, "_leave", noted)
+    monkeypatch.setattr(OldClients, "data_received", noted)
     return found
 
 

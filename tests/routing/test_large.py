@@ -9,11 +9,12 @@ from itertools import pairwise
 import pytest
 
 from routing import large
+from routing.asgi import AsgiReply, Message
 from routing.bodies import LARGE_BYTES, DecodeBody, NotJson, Raw, Unread, gather, prefill_body, why_not_split
 from routing.exchange import Exchange
 from routing.large import in_steps, names_addresses, read_large, read_object
 from routing.leg import joined
-from routing.reply import Reply, Request
+from routing.reply import Request
 from routing.windows import top_level
 from tests.routing.scripted import Client, Seen, Wire, chat_chunk, prefill_answer, prefills, site, streams
 from tests.routing.test_bodies import loaded
@@ -160,32 +161,25 @@ async def note_chunks(client: Client, came_s: list[float]) -> None:
         came_s.append(time.thread_time())
 
 
-class Unsent(Reply):
-    """A client that is told nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.finished = False
-
-    def start(self, status: int, headers: object) -> None:
-        self.started = True
-
-    def write(self, data: bytes) -> None: ...
-
-    def finish(self) -> None:
-        self.finished = True
-
-    def abort(self) -> None: ...
-
-
 async def test_an_answered_request_lets_go_of_its_body() -> None:
     """The client's connection keeps the request, and may stay open for long."""
     body = json.dumps({"model": "m", "messages": []}).encode()
-    request, reply = Request("POST", "/v1/chat/completions", b"", [], body), Unsent()
+    request = Request("POST", "/v1/chat/completions", b"", [], body)
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
     async with site({"N1": streams()}) as place:
+        reply = AsgiReply(receive, send)
         Exchange(place.router, request, reply).begin()
+        await reply.pump()
         await place.records.wait()
-    assert (reply.finished, request.body) == (True, b"")
+    assert (sent[0]["status"], sent[-1]["more_body"], request.body) == (200, False, b"")
 
 
 async def test_usage_is_put_right_in_a_large_answer() -> None:
