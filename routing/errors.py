@@ -43,6 +43,10 @@ class NotInTable(Refusal):
     """A key or a model that the table does not know. A newer table may: it is looked for before this is answered."""
 
 
+class UnknownName(NotInTable):
+    """A model's name that no deployment has and no server listed. One may list it by now."""
+
+
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
     error: dict[str, object] = {"message": message, "type": kind, "param": param, "code": status}
     return orjson.dumps({"error": error})

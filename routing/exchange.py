@@ -4,9 +4,9 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from routing.answer import Answer
 from routing.ask import Ask, read_ask, request_id, request_id_in
@@ -16,7 +16,7 @@ from routing.bodies import DecodeBody, answers_of
 from routing.choose import Choice, Chooser, Layout
 from routing.clock import Clock
 from routing.cors import comes_from_elsewhere, is_preflight
-from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut
+from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut, UnknownName
 from routing.handoff import HandoffTooOld
 from routing.limits import fit, have_one_limit, in_own_words, is_too_long
 from routing.paths import kind_of, methods_of
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from routing.app import Router
 
 logger = logging.getLogger(__name__)
+Look = Callable[[NotInTable], Coroutine[Any, Any, bool]]
+"""What may make known what was not."""
 Phase = Literal["waiting", "unwanted", "running", "over"]
 
 
@@ -157,21 +159,20 @@ class Exchange:
 
     async def _serve(self) -> None:
         kind = self._check_path()
-        refusal = await self._serve_if_known(kind)
-        if refusal is not None and await self._has_newer_table():
-            refusal = await self._serve_if_known(kind)
-        if refusal is not None and kind != "models" and refusal.param == "model":
-            await self._router.names.learn()
-            refusal = await self._serve_if_known(kind)
-        if refusal is not None:
-            raise refusal
+        looks = [self._has_newer_table, self._has_asked_for_names]
+        while True:
+            try:
+                await self._serve_by_table(kind)
+                return
+            except NotInTable as unknown:
+                if not await self._may_be_known_by_now(unknown, looks):
+                    raise
 
-    async def _serve_if_known(self, kind: str) -> NotInTable | None:
-        try:
-            await self._serve_by_table(kind)
-        except NotInTable as unknown:
-            return unknown
-        return None
+    async def _may_be_known_by_now(self, unknown: NotInTable, looks: "list[Look]") -> bool:
+        while looks:
+            if await looks.pop(0)(unknown):
+                return True
+        return False
 
     async def _serve_by_table(self, kind: str) -> None:
         if kind == "models":
@@ -188,12 +189,18 @@ class Exchange:
         self.record.estimated_prompt_tokens = ask.wish.prompt_tokens
         await self._within_total(ask)
 
-    async def _has_newer_table(self) -> bool:
+    async def _has_newer_table(self, _: NotInTable) -> bool:
         """Whoever was just given a key may use it at once, though this router has not heard of it yet."""
         before = self._table
         await self._router.catch_up()
         self._table, self._layouts = self._router.table, self._router.layouts
         return self._table is not before
+
+    async def _has_asked_for_names(self, unknown: NotInTable) -> bool:
+        if not isinstance(unknown, UnknownName):
+            return False
+        await self._router.names.learn()
+        return True
 
     def _check_path(self) -> str:
         request = self._request

@@ -163,6 +163,17 @@ async def test_a_name_that_nobody_lists_is_a_404_and_many_of_them_few_questions(
     assert "Served: m." in answers[0].json["error"]["message"]
 
 
+@pytest.mark.parametrize("named", [{}, {"model": None}, {"model": ""}])
+async def test_a_request_that_names_no_model_makes_nobody_ask(named: Json) -> None:
+    """Of several it must name one."""
+    async with site({"N1": lists_names(["a"]), "N2": lists_names(["b"])}) as place:
+        publish(place, deployment(place, "a", "N1"), deployment(place, "b", "N2"))
+        answer = await place.post({"messages": [{"role": "user", "content": "hi"}], **named})
+        assert asked_for_cards(place["N1"], place["N2"]) == 0
+    assert (answer.status, answer.json["error"]["param"]) == (404, "model")
+    assert "Served: a, b." in answer.json["error"]["message"]
+
+
 async def test_a_server_that_joins_is_asked_before_a_request_passes_it_over() -> None:
     async with site({"N1": lists_names(["m", "lora"]), "N2": lists_names(["m", "lora"])}) as place:
         place.publish(servers=[place.server("N1")])
