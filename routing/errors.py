@@ -152,6 +152,15 @@ class Answered(LegError):
         return Refusal(self.status, str(error.get("message", self)), kind=str(error.get("type", self.kind)))
 
 
+def raise_if(error: LegError | None) -> None:
+    """Who raises what a name of its own refers to makes a cycle of the error and its frame. This makes none."""
+    try:
+        if error is not None:
+            raise error
+    finally:
+        error = None
+
+
 def _error_of(body: bytes) -> dict[str, object]:
     """Engines nest it; some give the message alone."""
     try:

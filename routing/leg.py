@@ -169,10 +169,14 @@ class Leg:
                 f"{self.backend.name} refused the router's own key ({head.status}). "
                 "Ask the operator to set this server's key; the client's key is never sent there."
             )
+        raise await self._answered(connection, sent)  # In no name: it would refer to the frame that refers to it.
+
+    async def _answered(self, connection: Connection, sent: Sendable | None) -> Answered:
+        head = self.head
         answered = Answered(head.status, head.headers, await self._whole(connection, MAX_ERROR_BYTES))
         if answered.blames_server and sent is not None and await names_addresses(sent):
             answered.blames_server = False  # What it says when it cannot fetch a picture.
-        raise answered
+        return answered
 
     @property
     def is_event_stream(self) -> bool:
