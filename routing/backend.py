@@ -12,7 +12,7 @@ from routing.table import Server
 class Backend:
     """Shared by all requests. `server` follows the table; a new generation gets a new backend."""
 
-    __slots__ = ("cards", "circuit", "life", "load", "names", "pool", "sample", "server", "was_asked")
+    __slots__ = ("cards", "circuit", "life", "load", "names", "pool", "sample", "server", "was_asked", "was_late")
 
     def __init__(self, server: Server, connections: int, load: Load | None = None) -> None:
         self.server = server
@@ -27,6 +27,8 @@ class Backend:
         """Under which it answers, by its cards."""
         self.was_asked = False
         """For its cards, whether it answered or not."""
+        self.was_late = False
+        """It had not answered in time when it was asked last."""
 
     @property
     def id(self) -> str:
