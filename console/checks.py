@@ -12,7 +12,10 @@ MIN_SECRET_LENGTH = 32
 NPM_FOLDERS = ("@tabler/core/dist", "uplot/dist", "sortablejs/modular")
 
 
-@register
+OF_SETTINGS = "settings"
+
+
+@register(OF_SETTINGS)
 def check_settings(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     checks = (_secret, _public_url, _allowed_hosts, _redis, _tempo, _records, _npm_packages, _debug)
     return [message for check in checks for message in check()]

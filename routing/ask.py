@@ -9,7 +9,7 @@ from typing import Any, Final
 from routing import bodies
 from routing.affinity import Memory, prefix_keys
 from routing.choose import BYTES_PER_TOKEN, Wish
-from routing.errors import Headers, NotInTable, Refusal
+from routing.errors import Headers, NotInTable, Refusal, UnknownName
 from routing.large import find, misread, read_large
 from routing.names import Names
 from routing.paths import INVOCATIONS, api_of, response_of
@@ -149,7 +149,7 @@ def deployment_for(table: Table, names: Names, model: object, hashed_key: str | 
             "This model needs an inference key of its deployment. Send it as `Authorization: Bearer KEY`.",
             kind="AuthenticationError",
         )
-    raise NotInTable(
+    raise (UnknownName if model else NotInTable)(
         404,
         f"The model `{model}` is not served here. Served: {', '.join(sorted(open_to_key))}.",
         kind="NotFoundError",

@@ -8,15 +8,16 @@ import orjson
 
 from routing.answer import Answer
 from routing.ask import Ask
+from routing.backend import Backend
 from routing.bodies import DecodeBody, NotJson, answers_of, forces_a_tool, pieces, prefill_body
 from routing.choose import Choice
 from routing.clock import Clock
-from routing.errors import Answered, BadAnswer, Headers, LegError, StreamError
+from routing.errors import Answered, BadAnswer, Headers, LegError, StreamError, raise_if
 from routing.handoff import Handoff
 from routing.http1 import Head
 from routing.large import read_object
 from routing.leg import Leg
-from routing.limits import in_own_words, tells_of_our_token
+from routing.limits import refuse_in_own_words, tells_of_our_token
 from routing.loads import take
 from routing.paths import api_of, is_for_engine
 from routing.record import Record
@@ -105,21 +106,27 @@ class Attempt:
         if self._refusal is None:
             await self._decode()
         else:
-            await self._hear_of(self._refusal)
+            await self._hear_of(self._refusal.status)
 
-    async def _hear_of(self, refusal: Answered) -> None:
+    async def _hear_of(self, refused: int) -> None:
         """The decode server says it in its own way, or does it all the same. The request is at fault: no server is
         blamed, and none is asked once more."""
         try:
             await self._decode()
         except StreamError as error:
-            error.put_down_to_client(refusal.status)
+            error.put_down_to_client(refused)
             raise
         except LegError as error:
             if isinstance(error, Answered) and error.is_clients:
                 raise
             self.on_prefill = True
-            raise refusal from error
+            raise self._forget_refusal() from error
+
+    def _forget_refusal(self) -> Answered:
+        """To raise it: the frames that it passes refer to this attempt."""
+        refusal, self._refusal = self._refusal, None
+        assert refusal is not None
+        return refusal
 
     @property
     def has_handoff_coming(self) -> bool:
@@ -155,16 +162,22 @@ class Attempt:
                 if answer is None:
                     raise BadAnswer(f"{prefill.name} did not answer with a JSON object")
             return self._read_prefill(answer)
-        except Answered as answered:
-            refusal = answered
-        if why := _why_without(refusal, ask.body):
+        except Answered as refusal:
+            self._refusal = refusal.with_traceback(None)  # It would refer to the frames that refer to it.
+        raise_if(await self._not_to_do_without(prefill))
+        return None
+
+    async def _not_to_do_without(self, prefill: Backend) -> Answered | None:
+        """What the prefill server refused, where that is the end of it. Raises it in other words, where those fit."""
+        refusal, body = self._forget_refusal(), self._job.ask.body
+        if why := _why_without(refusal, body):
             self._do_without(why)
             return None
-        if tells_of_our_token(refusal) and (own := await in_own_words(prefill, ask, self._record.request_id)):
-            raise own
-        if not _is_told_otherwise(refusal, ask.body):
-            raise refusal
-        self._refusal = refusal.with_traceback(None)  # It would refer to the frames that refer to it.
+        if tells_of_our_token(refusal):
+            await refuse_in_own_words(prefill, self._job.ask, self._record.request_id)
+        if not _is_told_otherwise(refusal, body):
+            return refusal
+        self._refusal = refusal
         self._do_without(f"refused it ({refusal.status})")
         return None
 
@@ -220,7 +233,7 @@ class Attempt:
             self._record.decode_opened_ms = self._job.clock.ms_at(connection.head_at)
             dialect = STREAMS.get(self._api)
             if dialect is not None and leg.is_event_stream:
-                await self._relay_stream(leg, dialect)
+                raise_if(await self._relay_stream(leg, dialect))
             else:
                 await self._relay_whole(leg)
         if handoff is not None:
@@ -232,7 +245,8 @@ class Attempt:
             self.handoff.sent = True
         self._record.decode_sent_ms = self._job.clock.now_ms()
 
-    async def _relay_stream(self, leg: Leg, dialect: Dialect) -> None:
+    async def _relay_stream(self, leg: Leg, dialect: Dialect) -> LegError | None:
+        """What is to be raised, of which the relay must know nothing then: it would refer to its own frame."""
         answers = answers_of(self._api, self._job.ask.body)
         drop_usage = self._job.decode_body.usage_is_ours(forced=leg.backend.server.forces_usage)
         scanner = Scanner(dialect, drop_usage=drop_usage, answers=answers)
@@ -267,15 +281,15 @@ class Attempt:
             relay.stop()
             self._take_usage(scanner.usage)
         if error is None:
-            return
+            return None
         if isinstance(error, StreamError):
             error.headers = head.headers
         if answer.committed and not is_clients(error):
             leg.blame(error)
             self._job.watch.count_failure(self._choice, error, on_prefill=False)
             answer.fail(error)
-        else:
-            raise error
+            return None
+        return error
 
     def _begin(self, head: Head, response_id: str | None) -> None:
         """Nothing is tried again from here: a stream may be long, and there may be thousands, so bodies are let go."""

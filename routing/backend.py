@@ -1,6 +1,6 @@
 """One server as the router knows it: its connections, its load, its circuit. One per start of the server."""
 
-from typing import Any, Final
+from typing import Any
 
 from routing.circuit import Circuit
 from routing.life import Life
@@ -8,16 +8,11 @@ from routing.loads import FRESH_S, Load, Sample
 from routing.pool import Pool
 from routing.table import Server
 
-SILENT_STREAMS_S: Final = 20.0
-SILENT_WHOLE_S: Final = 120.0
-"""A server with work that brings nothing for so long is avoided while there is another, whatever its /health says. The
-second where only whole answers are awaited, a prefill server's among them."""
-
 
 class Backend:
     """Shared by all requests. `server` follows the table; a new generation gets a new backend."""
 
-    __slots__ = ("cards", "circuit", "life", "load", "names", "pool", "sample", "server", "was_asked")
+    __slots__ = ("cards", "circuit", "life", "load", "names", "pool", "sample", "server", "was_asked", "was_late")
 
     def __init__(self, server: Server, connections: int, load: Load | None = None) -> None:
         self.server = server
@@ -32,6 +27,8 @@ class Backend:
         """Under which it answers, by its cards."""
         self.was_asked = False
         """For its cards, whether it answered or not."""
+        self.was_late = False
+        """It had not answered in time when it was asked last."""
 
     @property
     def id(self) -> str:
@@ -55,22 +52,7 @@ class Backend:
         return self.load.all_inflight >= self.pool.limit
 
     def is_silent(self, now: float) -> bool:
-        limit_s = SILENT_STREAMS_S if self.life.streams > self.life.held else SILENT_WHOLE_S
-        is_chosen = self.load.inflight > self.life.held
-        return self.life.is_silent(now, works=self.works, is_chosen=is_chosen, limit_s=limit_s)
-
-    @property
-    def works(self) -> bool:
-        """It has something to do that waits for nobody else."""
-        return self.pool.in_use > self.life.held
-
-    def hold(self) -> None:
-        self.life.held += 1
-
-    def let_go(self, now: float) -> None:
-        if not self.works:
-            self.life.began_at = now
-        self.life.held -= 1
+        return self.life.is_silent(now, is_chosen=self.load.inflight > self.life.held)
 
     def kv_usage(self, now: float) -> float | None:
         sample = self.sample

@@ -245,24 +245,25 @@ class Chooser:
         backend = self._layout.by_id.get(server_id)
         if backend is None or backend.server.role != candidates[0].server.role:
             return None
-        return backend if self._is_usable(backend) and not backend.is_silent(self._now) else None
+        return backend if self._is_lively(backend) else None
 
     def _best(self, candidates: Sequence[Backend], cost: Cost) -> Backend | None:
         if len(candidates) > LOOK_AT_ALL:
             drawn = self._draw_two(candidates, cost)
             if drawn is not None:
                 return drawn
-        usable = [backend for backend in candidates if self._is_usable(backend)]
-        lively = [backend for backend in usable if not backend.is_silent(self._now)] or usable
-        if len(lively) < 2:
-            return lively[0] if lively else None
-        return min(lively, key=lambda backend: (cost(backend, self._now), random.random()))
+        found = [backend for backend in candidates if self._is_lively(backend)]
+        if not found and self._takes_silent:
+            found = [backend for backend in candidates if self._is_open(backend)]
+        if len(found) < 2:
+            return found[0] if found else None
+        return min(found, key=lambda backend: (cost(backend, self._now), random.random()))
 
     def _draw_two(self, candidates: Sequence[Backend], cost: Cost) -> Backend | None:
         found: Backend | None = None
         for _ in range(DRAWS):
             backend = candidates[int(random.random() * len(candidates))]
-            if backend is found or not self._is_usable(backend) or backend.is_silent(self._now):
+            if backend is found or not self._is_lively(backend):
                 continue
             if found is not None:
                 return found if cost(found, self._now) <= cost(backend, self._now) else backend
@@ -270,7 +271,15 @@ class Chooser:
         return found
 
     def _is_usable(self, backend: Backend) -> bool:
-        if backend.id in self._avoid or (not self._takes_silent and backend.is_silent(self._now)):
+        """It may be taken, be it silent, where such are taken."""
+        return self._is_open(backend) if self._takes_silent else self._is_lively(backend)
+
+    def _is_lively(self, backend: Backend) -> bool:
+        return self._is_open(backend) and not backend.is_silent(self._now)
+
+    def _is_open(self, backend: Backend) -> bool:
+        """Whether it is silent is another question."""
+        if backend.id in self._avoid:
             return False
         return backend.is_usable(self._now) or (self._takes_failing and backend.is_last_resort)
 

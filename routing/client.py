@@ -280,27 +280,30 @@ class Connection:
             f"{self.pool.name} closed the connection {answered}", before_answer=not self.bytes_received
         )
 
-    def _answer_head(self, error: Exception | None) -> None:
-        ready = self._head_ready
+    def _answer_head(self, error: Exception | None) -> bool:
+        """False: nobody waits for it."""
+        ready, self._head_ready = self._head_ready, None
         if ready is None or ready.done():
-            return
+            return False
         if error is None:
             ready.set_result(None)
         else:
             ready.set_exception(error)
+        return True
 
     def _fail(self, error: LegError) -> None:
-        self._error = self._error or error
         self.close()
         stale = self.uses > 1 and not self.bytes_received and time.monotonic() - self.sent_at < STALE_WITHIN_S
-        self._answer_head(Stale() if stale and isinstance(error, ConnectionLost) else error)
+        if not self._answer_head(Stale() if stale and isinstance(error, ConnectionLost) else error):
+            self._error = self._error or error
         self._tell_end()
 
     def _tell_end(self) -> None:
         if self._sink is None or not (self.is_complete or self._error):
             return
         sink, self._sink = self._sink, None
-        sink.closed(None if self.is_complete else self._error)
+        error, self._error = self._error, None
+        sink.closed(None if self.is_complete else error)
 
     def close(self) -> None:
         if self.transport is not None:

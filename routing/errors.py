@@ -43,6 +43,10 @@ class NotInTable(Refusal):
     """A key or a model that the table does not know. A newer table may: it is looked for before this is answered."""
 
 
+class UnknownName(NotInTable):
+    """A model's name that no deployment has and no server listed. One may list it by now."""
+
+
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
     error: dict[str, object] = {"message": message, "type": kind, "param": param, "code": status}
     return orjson.dumps({"error": error})
@@ -146,6 +150,15 @@ class Answered(LegError):
         """Its words inside a stream that has begun, where the answer itself can no longer be passed on."""
         error = _error_of(self.body)
         return Refusal(self.status, str(error.get("message", self)), kind=str(error.get("type", self.kind)))
+
+
+def raise_if(error: LegError | None) -> None:
+    """Who raises what a name of its own refers to makes a cycle of the error and its frame. This makes none."""
+    try:
+        if error is not None:
+            raise error
+    finally:
+        error = None
 
 
 def _error_of(body: bytes) -> dict[str, object]:

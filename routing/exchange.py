@@ -16,9 +16,9 @@ from routing.bodies import DecodeBody, answers_of
 from routing.choose import Choice, Chooser, Layout
 from routing.clock import Clock
 from routing.cors import comes_from_elsewhere, is_preflight
-from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut
+from routing.errors import Answered, ConnectionLost, LegError, NotInTable, Refusal, StreamError, TimedOut, UnknownName
 from routing.handoff import HandoffTooOld
-from routing.limits import fit, have_one_limit, in_own_words, is_too_long
+from routing.limits import fit, have_one_limit, is_too_long, refuse_in_own_words
 from routing.paths import kind_of, methods_of
 from routing.record import Record
 from routing.reply import Reply, Request
@@ -160,11 +160,14 @@ class Exchange:
         refusal = await self._serve_if_known(kind)
         if refusal is not None and await self._has_newer_table():
             refusal = await self._serve_if_known(kind)
-        if refusal is not None and kind != "models" and refusal.param == "model":
+        if isinstance(refusal, UnknownName):
             await self._router.names.learn()
             refusal = await self._serve_if_known(kind)
-        if refusal is not None:
-            raise refusal
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            refusal = None  # It refers to this frame.
 
     async def _serve_if_known(self, kind: str) -> NotInTable | None:
         try:
@@ -295,11 +298,14 @@ class Exchange:
 
     async def _let_refuse(self, ask: Ask, prefill: Backend, decode: Backend) -> None:
         """Raises the prefill server's refusal of a request that is too long for both servers."""
-        refusal = await in_own_words(prefill, ask, self.record.request_id) if have_one_limit(prefill, decode) else None
-        if refusal is not None:
+        if not have_one_limit(prefill, decode):
+            return
+        try:
+            await refuse_in_own_words(prefill, ask, self.record.request_id)
+        except Answered:
             self.record.route, self.record.reason = "direct", TOO_LONG
             self.record.prefill_server, self._answer.prefill_name = prefill.id, prefill.name
-            raise refusal
+            raise
 
     async def _is_too_long(self, ask: Ask, prefill: Backend, decode: Backend) -> bool:
         found = fit(ask.body, ask.prompt_bytes, prefill, decode)
@@ -350,7 +356,7 @@ class Tries:
         except Refusal as refusal:
             choice = self._again_without_handoff()
             if choice is None and self._last_error is not None:
-                raise self._last_error from refusal
+                raise self._forget_last_error() from refusal
             if choice is None and self.layout.policy.wait_for_server_s <= 0:
                 raise
         if choice is not None and choice.route == "fallback" and self._why_fallback:
@@ -370,7 +376,7 @@ class Tries:
         self.ask.wish = replace(self.ask.wish, whole=why)
 
     def failed(self, attempt: Attempt, choice: Choice, error: LegError) -> None:
-        self._last_error = error
+        self._last_error = error.with_traceback(None)  # Which refers to the frame that refers to this.
         if isinstance(error, HandoffTooOld):
             return
         if attempt.on_prefill and choice.prefill is not None:
@@ -380,6 +386,12 @@ class Tries:
         self._avoid.add(choice.decode.id)
         self._why_fallback = f"decode {in_a_word(error)}"
         self._decode_failed_with_handoff = attempt.handoff is not None
+
+    def _forget_last_error(self) -> LegError:
+        """To raise it: the frames that it passes refer to this."""
+        error, self._last_error = self._last_error, None
+        assert error is not None
+        return error
 
     def _again_without_handoff(self) -> Choice | None:
         """The only decode server failed with a hand-off: without one it may still do the whole request, once."""

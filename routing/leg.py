@@ -53,16 +53,14 @@ class Leg:
         self.backend = backend
         self.connection: Connection | None = None
         self._timeouts = timeouts
-        life = backend.life
-        if not backend.works or (shows_tokens and not life.streams):
-            life.began_at = time.monotonic()
-        life.streams += shows_tokens
-        self._shows_tokens = shows_tokens
         self._taken = take(backend.load, prompt_tokens=prompt_tokens, streams=streams)
         self._gave_tokens = False
         self._blamed: LegError | None = None
         self._is_aside = is_aside
         self._is_for_engine = is_for_engine and not is_aside
+        self._shows_tokens = shows_tokens
+        if self._is_for_engine:
+            backend.life.begin(shows_tokens=shows_tokens)
         self._probes = not is_aside and backend.circuit.begin()
 
     def __enter__(self) -> "Leg":
@@ -70,9 +68,8 @@ class Leg:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._taken.give_back()
-        if self._is_for_engine and not isinstance(error, Answered) and self.backend.is_silent(now := time.monotonic()):
-            self.backend.life.given_up_at = now
-        self.backend.life.streams -= self._shows_tokens
+        if self._is_for_engine:
+            self._tell_life(error)
         if self.connection is not None:
             self.connection.release()
         self._tell_circuit(error or self._blamed)
@@ -80,6 +77,13 @@ class Leg:
     def blame(self, error: LegError) -> None:
         """What went wrong without being raised."""
         self._blamed = error
+
+    def _tell_life(self, error: BaseException | None) -> None:
+        life = self.backend.life
+        if self.connection is None or isinstance(error, Answered | KeyRefused):
+            life.drop(shows_tokens=self._shows_tokens)
+        else:
+            life.end(time.monotonic(), shows_tokens=self._shows_tokens)
 
     def _tell_circuit(self, error: BaseException | None) -> None:
         circuit = self.backend.circuit
@@ -95,6 +99,15 @@ class Leg:
     @property
     def has_begun_to_answer(self) -> bool:
         return self.connection is not None and self.connection.bytes_received
+
+    def hold(self) -> None:
+        """Until `let_go` the server may not go on with it."""
+        if self._is_for_engine:
+            self.backend.life.hold(time.monotonic(), shows_tokens=self._shows_tokens)
+
+    def let_go(self) -> None:
+        if self._is_for_engine:
+            self.backend.life.let_go(shows_tokens=self._shows_tokens)
 
     def gave_tokens(self) -> None:
         """A server that produces tokens is alive, however and whenever this request ends."""
@@ -156,10 +169,14 @@ class Leg:
                 f"{self.backend.name} refused the router's own key ({head.status}). "
                 "Ask the operator to set this server's key; the client's key is never sent there."
             )
+        raise await self._answered(connection, sent)  # In no name: it would refer to the frame that refers to it.
+
+    async def _answered(self, connection: Connection, sent: Sendable | None) -> Answered:
+        head = self.head
         answered = Answered(head.status, head.headers, await self._whole(connection, MAX_ERROR_BYTES))
         if answered.blames_server and sent is not None and await names_addresses(sent):
             answered.blames_server = False  # What it says when it cannot fetch a picture.
-        raise answered
+        return answered
 
     @property
     def is_event_stream(self) -> bool:

@@ -84,18 +84,16 @@ def tells_of_our_token(refusal: Answered) -> bool:
     return refusal.is_clients and any(words in refusal.body for words in OF_LENGTH)
 
 
-async def in_own_words(prefill: Backend, ask: Ask, request_id: str) -> Answered | None:
-    """What the server says to the request as the client wrote it, which it is expected to refuse.
+async def refuse_in_own_words(prefill: Backend, ask: Ask, request_id: str) -> None:
+    """Raises what the server says to the request as the client wrote it, which it is expected to refuse.
 
-    None when it does not: it may have begun to do all of it, and stops as the connection is closed.
+    Returns when it does not: it may have begun to do all of it, and stops as the connection is closed.
     """
     body = dump(ask.body) if ask.touched else ask.request.body
     headers = [*ask.headers, (b"x-request-id", request_id.encode())]
     try:
         with Leg(prefill, REFUSAL_TIMEOUTS, is_aside=True) as leg:
             await leg.open("POST", ask.request.path, headers, body)
-    except Answered as refusal:
-        return refusal if refusal.is_clients else None
-    except LegError:
-        return None
-    return None
+    except LegError as error:
+        if isinstance(error, Answered) and error.is_clients:
+            raise

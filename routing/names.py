@@ -13,7 +13,7 @@ from typing import Final
 from routing.backend import Backend
 from routing.cards import Card, ask_cards
 from routing.choose import Layout, narrowed
-from routing.errors import Answered, LegError
+from routing.errors import Answered, LegError, TimedOut
 from routing.table import EMPTY, Deployment, Table
 
 FRESH_S: Final = 15.0
@@ -22,6 +22,9 @@ LEAST_REST_S: Final = 0.05
 REST_PER_SERVER_S: Final = 0.0025
 """Between the beginnings of two rounds of questions, however many requests for unknown names come."""
 ANSWER_WITHIN_S: Final = 2.0
+HARDLY_WITHIN_S: Final = 0.2
+"""How long one is waited for that is silent, or did not answer in time when it was asked last: it would keep every
+unknown name from its 404. What it says later is heard all the same."""
 NO_SUCH_MODEL: Final = b"does not exist"
 """What an engine says, with 404, to a name that it does not list."""
 
@@ -40,6 +43,8 @@ class Names:
         """By deployment name and listed name: the layout it was made of, and what was made."""
         self._next: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
+        self._asked: dict[Backend, asyncio.Task[None]] = {}
+        """The questions under way."""
         self._round_at = float("-inf")
 
     def swap(self, table: Table, backends: Mapping[str, Backend]) -> None:
@@ -48,7 +53,7 @@ class Names:
         self._changed()
 
     def close(self) -> None:
-        for task in (self._next, self._running):
+        for task in (self._next, self._running, *self._asked.values()):
             if task is not None:
                 task.cancel()
 
@@ -132,22 +137,40 @@ class Names:
         await asyncio.sleep(self._round_at + rest_s - time.monotonic())
         self._running, self._next = self._next, None
         self._round_at = time.monotonic()
-        changed = await asyncio.gather(*map(_ask, self._backends.values()))
-        if any(changed):
+        asked = {backend: self._ask(backend) for backend in self._backends.values()}
+        if not asked:
+            return
+        waited_for = [task for backend, task in asked.items() if not _hardly_answers(backend)]
+        await asyncio.wait(asked.values(), timeout=HARDLY_WITHIN_S)
+        if waited_for:
+            await asyncio.wait(waited_for)
+
+    def _ask(self, backend: Backend) -> "asyncio.Task[None]":
+        """One question at a time to each."""
+        if backend not in self._asked:
+            self._asked[backend] = asyncio.get_running_loop().create_task(self._hear(backend))
+        return self._asked[backend]
+
+    async def _hear(self, backend: Backend) -> None:
+        """A server that does not answer lists what it did before."""
+        backend.was_asked, known = True, backend.cards is not None
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                backend.cards = await ask_cards(backend)
+        except (LegError, TimeoutError) as error:
+            backend.was_late = isinstance(error, TimedOut | TimeoutError)
+            return
+        finally:
+            del self._asked[backend]
+        backend.was_late = False
+        names = frozenset(name for card in backend.cards if isinstance(name := card.get("id"), str))
+        if names != backend.names or not known:
+            backend.names = names
             self._changed()
 
 
-async def _ask(backend: Backend) -> bool:
-    """Whether there is news. A server that does not answer lists what it did before."""
-    backend.was_asked, known = True, backend.cards is not None
-    try:
-        async with asyncio.timeout(ANSWER_WITHIN_S):
-            backend.cards = await ask_cards(backend)
-    except (LegError, TimeoutError):
-        return False
-    names = frozenset(name for card in backend.cards if isinstance(name := card.get("id"), str))
-    news, backend.names = names != backend.names or not known, names
-    return news
+def _hardly_answers(backend: Backend) -> bool:
+    return backend.was_late or backend.is_silent(time.monotonic())
 
 
 def _union(parts: Iterable[frozenset[str]]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -65,7 +65,7 @@ class Pool:
             try:
                 if before_send is not None:
                     before_send(connection)
-                await self._limited(connection.send(method, request), first_byte_s)
+                await self._send(connection, method, request, first_byte_s)
             except Stale as error:
                 self.take_back(connection)
                 if only_once:
@@ -79,13 +79,15 @@ class Pool:
             else:
                 return connection
 
-    async def _limited(self, head: Awaitable[None], first_byte_s: float | None) -> None:
+    async def _send(self, connection: Connection, method: str, request: Sendable, first_byte_s: float | None) -> None:
+        """Returns when the head of the answer is there. Its future is in no name: it may hold an error, which refers to
+        this frame."""
         if first_byte_s is None:
-            await head
+            await connection.send(method, request)
             return
         try:
             async with asyncio.timeout(first_byte_s):
-                await head
+                await connection.send(method, request)
         except TimeoutError as error:
             raise TimedOut(f"{self.name} sent no byte within the first-byte limit of {first_byte_s:g} s") from error
 

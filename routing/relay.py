@@ -221,9 +221,9 @@ class StreamRelay(Sink):
             return
         self._is_held = held
         if held:
-            self._leg.backend.hold()
+            self._leg.hold()
         else:
-            self._leg.backend.let_go(time.monotonic())
+            self._leg.let_go()
 
     # Lent to the pump
 

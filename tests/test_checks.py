@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.checks import CheckMessage
+from django.core.checks import CheckMessage, run_checks
 from django.test import override_settings
 
 from console.checks import check_settings
+from console.gateway.management.commands import web
 
 
 def found(**settings: Any) -> dict[str | None, CheckMessage]:
@@ -17,6 +18,11 @@ def found(**settings: Any) -> dict[str | None, CheckMessage]:
 
 def test_the_defaults_raise_no_error() -> None:
     assert [message for message in found().values() if message.is_serious()] == []
+
+
+def test_the_web_process_looks_at_them_too_before_it_listens() -> None:
+    with override_settings(SECRET_KEY="short"):
+        assert "switchyard.E001" in {message.id for message in run_checks(tags=web.Command.requires_system_checks)}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from console.demo.children import Child, ChildSpec, end_leftovers, kill_groups
 
 POLL_S = 0.2
 LIVED_WELL_S = 30.0
-"""A child that lived this long starts again with a clean record."""
+"""A child that lived this long starts again with a clean record, and at once."""
 LONGEST_WAIT_S = 10.0
 GIVE_UP_AFTER = 6
 TERM_WAIT_S = 3.0
@@ -141,13 +141,13 @@ class Supervisor:
 
     def _note_death(self, child: Child) -> None:
         child.signal(signal.SIGKILL)  # what it may have started in its group
-        failures = 1 if child.age_s > LIVED_WELL_S else self._failures.get(child.name, 0) + 1
+        failures = 0 if child.age_s > LIVED_WELL_S else self._failures.get(child.name, 0) + 1
         if failures >= GIVE_UP_AFTER:
             raise CannotRun(
                 f"{child.name} ended {failures} times in a row, {_in_words(child.exit_code)}. "
                 f"The end of its log, {child.log}:\n{child.last_lines()}"
             )
-        wait_s = min(LONGEST_WAIT_S, 0.25 * 2**failures)
+        wait_s = min(LONGEST_WAIT_S, 0.25 * 2**failures) if failures else 0.0
         self._failures[child.name], self._again_at[child.name] = failures, time.monotonic() + wait_s
         self.say(f"{child.name} ended, {_in_words(child.exit_code)}; it starts again. Its log: {child.log}")
 

@@ -66,6 +66,19 @@ def test_a_child_that_dies_is_started_again_and_named(supervisor: Supervisor, sa
     assert said == [f"worker ended, killed by SIGKILL; it starts again. Its log: {supervisor.data_dir}/log/worker.log"]
 
 
+def test_one_that_has_lived_well_is_started_again_at_once(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "LIVED_WELL_S", 0.0)
+    supervisor.start(python("web", SLEEPER))
+    first = supervisor.children["web"].process
+    first.kill()
+    first.wait()
+    supervisor.watch()
+    supervisor.watch()
+    assert supervisor.children["web"].process is not first
+
+
 def test_a_child_that_keeps_dying_ends_the_run_with_its_last_lines(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

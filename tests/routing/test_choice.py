@@ -218,9 +218,7 @@ def test_one_stream_more_is_no_reason_to_leave_a_plain_server_that_has_the_promp
 @pytest.mark.parametrize("names", [("P1", "P2", "D1"), ("N1", "N2")])
 def test_what_a_silent_server_has_cached_does_not_draw_requests_there(names: tuple[str, ...]) -> None:
     place = layout(*names)
-    silent = place.by_id[names[0]]
-    silent.pool._opening = 1
-    silent.life.began_at = NOW - 600
+    fall_silent(place, names[0])
     place.prefixes.put(77, names[0])
     place.sessions.put("ada", names[0])
     wish = Wish(prompt_tokens=2000, session="ada", prefix=[(2048, 77)])
@@ -243,16 +241,20 @@ def test_a_silent_server_is_avoided_while_another_is_there() -> None:
     take(backend(place, "D1").load, streams=1)
     take(backend(place, "D2").load, streams=1)
     take(backend(place, "D2").load, streams=1)
-    backend(place, "D1").pool._opening = backend(place, "D2").pool._opening = 1
-    backend(place, "D1").life.streams = backend(place, "D2").life.streams = 1
-    backend(place, "D1").life.moved_at = NOW - 60
+    for name in ("D1", "D2"):
+        work_since(place, name, NOW - 60, shows_tokens=True)
     backend(place, "D2").life.moved_at = NOW - 0.1
     assert choose(place).decode.id == "D2"
 
 
+def work_since(place: Layout, name: str, at: float, *, shows_tokens: bool = False) -> None:
+    life = backend(place, name).life
+    life.begin(shows_tokens=shows_tokens)
+    life.work.counted_at = life.streams.counted_at = at
+
+
 def fall_silent(place: Layout, name: str) -> None:
-    backend(place, name).pool._opening = 1
-    backend(place, name).life.moved_at = NOW - 600
+    work_since(place, name, NOW - 600)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 import asyncio
 import hashlib
+import time
 from types import MappingProxyType
 
 import pytest
 
-from routing import names
-from routing.table import Deployment, Policy, Table
+from routing import cards, names
+from routing.table import Deployment, Policy, Table, Timeouts
 from tests.routing.crew import crew
 from tests.routing.scripted import (
     Answer,
@@ -19,6 +20,7 @@ from tests.routing.scripted import (
     Wire,
     chat_answer,
     chat_body,
+    hangs,
     prefill_answer,
     site,
     until,
@@ -163,6 +165,17 @@ async def test_a_name_that_nobody_lists_is_a_404_and_many_of_them_few_questions(
     assert "Served: m." in answers[0].json["error"]["message"]
 
 
+@pytest.mark.parametrize("named", [{}, {"model": None}, {"model": ""}])
+async def test_a_request_that_names_no_model_makes_nobody_ask(named: Json) -> None:
+    """Of several it must name one."""
+    async with site({"N1": lists_names(["a"]), "N2": lists_names(["b"])}) as place:
+        publish(place, deployment(place, "a", "N1"), deployment(place, "b", "N2"))
+        answer = await place.post({"messages": [{"role": "user", "content": "hi"}], **named})
+        assert asked_for_cards(place["N1"], place["N2"]) == 0
+    assert (answer.status, answer.json["error"]["param"]) == (404, "model")
+    assert "Served: a, b." in answer.json["error"]["message"]
+
+
 async def test_a_server_that_joins_is_asked_before_a_request_passes_it_over() -> None:
     async with site({"N1": lists_names(["m", "lora"]), "N2": lists_names(["m", "lora"])}) as place:
         place.publish(servers=[place.server("N1")])
@@ -248,15 +261,48 @@ async def test_a_server_that_does_not_say_what_it_lists_keeps_no_name_from_the_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(names, "ANSWER_WITHIN_S", 0.1)
-
-    async def hangs(seen: Seen, wire: Wire) -> None:
-        await wire.closed_by_router()
-
     async with site({"N1": lists_names(["m", "lora"]), "N2": hangs, "N3": lists_names(["m"])}) as place:
         await place["N3"].go_down()
         answers = await chats(place, "lora", 3)
         assert place.nothing_is_held()
     assert {answer.status for answer in answers} == {200}
+
+
+def let_questions_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than any test: whoever waits for a server that hangs fails."""
+    monkeypatch.setattr(names, "ANSWER_WITHIN_S", 3600.0)
+    monkeypatch.setattr(cards, "CARD_TIMEOUTS", Timeouts())
+
+
+async def test_a_server_that_hangs_is_waited_for_once_before_an_unknown_name_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first question ends at once here, and the second never."""
+    monkeypatch.setattr(names, "ANSWER_WITHIN_S", 0.1)
+    async with site({"N1": lists_names(["m"]), "N2": hangs}) as place:
+        await chats(place, "unknown")
+        let_questions_last(monkeypatch)
+        answers = await chats(place, "unknown", 3)
+        assert asked_for_cards(place["N2"]) == 2
+        assert {answer.status for answer in answers} == {404}
+    assert place.nothing_is_held()
+
+
+async def test_a_server_that_hung_and_answers_again_is_heard_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "ANSWER_WITHIN_S", 0.1)
+    async with site({"N1": lists_names(["m"]), "N2": hangs}) as place:
+        assert [answer.status for answer in await chats(place, "lora")] == [404]
+        let_questions_last(monkeypatch)
+        monkeypatch.setattr(names, "HARDLY_WITHIN_S", 3600.0)
+        place["N2"].script = lists_names(["m", "lora"])
+        assert [answer.status for answer in await chats(place, "lora")] == [200]
+
+
+async def test_a_silent_server_is_hardly_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_questions_last(monkeypatch)
+    async with site({"N1": lists_names(["m"]), "N2": hangs}) as place:
+        place.router.layouts["m"].by_id["N2"].life.given_up_at = time.monotonic()
+        assert [answer.status for answer in await chats(place, "unknown", 2)] == [404, 404]
 
 
 async def test_other_paths_take_such_names_too() -> None:

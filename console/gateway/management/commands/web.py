@@ -5,9 +5,14 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from console.checks import OF_SETTINGS
+
 
 class Command(BaseCommand):
     help = "Serve the router, and with a process of their own the pages, the API and the live sockets."
+
+    requires_system_checks = [OF_SETTINGS]
+    """The others read every page's module, for a third of the time until it routes. The pages' process does them."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
