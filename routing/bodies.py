@@ -68,6 +68,9 @@ _IDS_BEGIN: Final = re.compile(rb"\[\s*\d")
 ANSWER_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """The first that is given counts."""
 
+ENGINES_TOOLS: Final = ("web_search_preview", "code_interpreter", "container", "mcp")
+"""Types of tools that an engine may run itself (`--tool-server`)."""
+_ENGINES_TOOL: Final = re.compile(rb'"(?:web_search_preview|code_interpreter|container|mcp)"')
 REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "/v1/chat/completions": ("messages",),
     "/v1/responses": ("input",),
@@ -209,10 +212,22 @@ def why_not_split(path: str, body: Body) -> str | None:
     return None
 
 
-def _is_cut_to_its_room(path: str, body: Body) -> bool:
+def _asks_for_engines_tools(tools: object) -> bool:
+    """An engine that has them goes on by itself after such a call, with a longer prompt and the hand-off that it has
+    used already: it would read blocks that are another's by now, or end."""
+    if isinstance(tools, Unread):
+        return len(tools.raw) > LARGE_BYTES or _ENGINES_TOOL.search(tools.raw) is not None
+    return isinstance(tools, list) and any(
+        isinstance(tool, dict) and tool.get("type") in ENGINES_TOOLS for tool in tools
+    )
+
+
+def _is_cut_to_its_room(path: str, body: Mapping[str, Any]) -> bool:
     """Its prompt may be cut to what the answer's limit leaves: asked for one token it would be another prompt."""
     if path == "/v1/responses":
         return body.get("truncation") not in (None, "disabled")
+    if path == "/v1/responses" and _asks_for_engines_tools(body.get("tools")):
+        return "tools of the engine's own"
     tokens = body.get("truncate_prompt_tokens")
     return tokens is not None and not (isinstance(tokens, int) and tokens >= 0)
 
