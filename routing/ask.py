@@ -198,7 +198,8 @@ def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory)
         response_id = response_of(request.path) or ""
         server_id = responses.get(response_id)
         if server_id is None:
-            raise Refusal(404, f"The response `{response_id}` is not known here.", kind="NotFoundError")
+            words = f"Response with id '{response_id}' not found."  # As an engine says it.
+            raise Refusal(404, words, kind="invalid_request_error", param="response_id")
         return server_id
     previous = body.get("previous_response_id")
     return responses.get(previous) if isinstance(previous, str) else None
