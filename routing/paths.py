@@ -40,7 +40,10 @@ WITHOUT_ENGINE: Final = frozenset(
 """What the server in front of an engine answers alone, so that it tells nothing of the engine."""
 INVOCATIONS: Final = "/invocations"
 """Takes the body of any other API, and answers as that does."""
-PROBES: Final = ("/ping", "/version", "/load", "/tokenizer_info")
+DESCRIPTION: Final = "/openapi.json"
+"""Beside it engines have pages for people (`/docs`, `/redoc`). They load scripts from elsewhere, and at the address of
+the console's pages such a script could do what the person may who opens them: they are refused."""
+PROBES: Final = ("/ping", "/version", "/load", "/tokenizer_info", DESCRIPTION)
 OPEN: Final = ("/ping",)
 """Health checks send no key."""
 METHODS: Final[dict[str, tuple[str, ...]]] = {

@@ -47,7 +47,8 @@ async def test_what_is_not_served_is_a_json_404(path: str, face: Face) -> None:
     "path",
     [
         *("/sleep", "/reset_prefix_cache", "/collective_rpc", "/metrics", "/abort_requests", "/pause", "/server_info"),
-        *("/start_profile", "/scale_elastic_ep", "/inference/v1/generate", "/fault_tolerance/apply", "/load/x"),
+        *("/docs", "/redoc", "/kv_event_sources", "/is_scaling_elastic_ep", "/adapters", "/v1/realtime"),
+        *("/start_profile", "/scale_elastic_ep", "/inference/v1/other", "/fault_tolerance/apply", "/load/x"),
     ],
 )
 async def test_control_paths_of_an_engine_are_out_of_reach(path: str) -> None:
