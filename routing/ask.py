@@ -30,7 +30,7 @@ WITHOUT_ID: Final = ("/v1/messages", "/v1/messages/count_tokens", "/tokenize", "
 SESSION_BYTES: Final = 16
 MODEL_PART: Final = b'name="model"\r\n'
 _MODEL_IN_FORM: Final = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
-PROMPT_STARTS: Final = (b'"messages"', b'"prompt"', b'"input"')
+PROMPT_STARTS: Final = (b'"messages"', b'"prompt"', b'"input"', b'"token_ids"')
 
 
 @dataclass(slots=True)
@@ -243,7 +243,7 @@ def prompt_at(raw: bodies.Raw) -> int:
 
 
 def _prompt_tokens(body: dict[str, Any], prompt_length: int) -> int:
-    ids = bodies.prompt_ids(body.get("prompt"))
+    ids = bodies.prompt_ids(body.get("prompt", body.get("token_ids")))
     return ids if ids is not None else int(prompt_length / BYTES_PER_TOKEN) + 1
 
 

@@ -8,7 +8,9 @@ PathKind = Literal["split", "direct", "models", "response", "probe"]
 """`split`: prefill then decode. `direct`: one server does it. `response`: belongs to the server that made it. `probe`:
 about no model, any server answers it."""
 
-SPLIT: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+TOKENS: Final = "/inference/v1/generate"
+"""Token ids in, token ids out."""
+SPLIT: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", TOKENS)
 DIRECT: Final = (
     "/v1/chat/completions/batch",
     "/v1/messages/count_tokens",
@@ -53,7 +55,7 @@ METHODS: Final[dict[str, tuple[str, ...]]] = {
 }
 RESPONSE: Final = re.compile(r"/v1/responses/([A-Za-z0-9_.-]{1,200})(/cancel)?")
 """One stored response. An id goes on to a server as it is, so it holds nothing that means anything in HTTP."""
-ROOTS: Final = ("/v1/", "/v2/")
+ROOTS: Final = ("/v1/", "/v2/", "/inference/")
 """Everything under these is the router's to answer, also with its own 404."""
 
 

@@ -10,15 +10,17 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from routing.paths import TOKENS
 from routing.pump import Shape
 from routing.usage import with_counts_of_prefill
 
-Dialect = Literal["chat", "completions", "responses", "messages"]
+Dialect = Literal["chat", "completions", "responses", "messages", "tokens"]
 DIALECTS: Final[dict[str, Dialect]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completions",
     "/v1/responses": "responses",
     "/v1/messages": "messages",
+    TOKENS: "tokens",
 }
 STREAMS: Final[dict[str, Dialect]] = {
     **DIALECTS,
@@ -26,10 +28,12 @@ STREAMS: Final[dict[str, Dialect]] = {
     "/v1/audio/translations": "chat",
 }
 """Whose events are read on their way. Those of speech are a chat's, with a finish reason for each piece of it."""
-WITH_CHOICES: Final = ("chat", "completions")
+WITH_CHOICES: Final = ("chat", "completions", "tokens")
 RESPONSE_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 MAX_EVENT_BYTES: Final = 8 * 2**20
 TEXT_KEYS: Final = (b'"content":"', b'"text":"')
+IDS_KEYS: Final = (b'"token_ids":[',)
+"""What follows them, up to the next quote, is all that differs from token to token."""
 NO_REASON: Final = b'"finish_reason":null'
 FINGERPRINT: Final = b'"system_fingerprint"'
 TOKEN_DELTAS: Final = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call", "audio")
@@ -218,7 +222,7 @@ class Scanner:
             return Seen(usage=usage, usage_only=usage is not None, fingerprint=fingerprint, corrected=corrected)
         counts, ended = False, ""
         for choice in choices:
-            counts = has_token(choice) or counts
+            counts = (bool(choice.get("token_ids")) if self._dialect == "tokens" else has_token(choice)) or counts
             self._open.add(choice.get("index", 0))
             if reason := choice.get("finish_reason"):
                 self._open.discard(choice.get("index", 0))
@@ -250,7 +254,7 @@ class Scanner:
 
     def _learn(self, event: bytes) -> None:
         """Takes the event as template when the text of its one delta is all that its bytes leave open."""
-        for key in TEXT_KEYS:
+        for key in IDS_KEYS if self._dialect == "tokens" else TEXT_KEYS:
             at = event.find(key)
             if at < 0 or event.find(key, at + 1) >= 0:
                 continue

@@ -168,8 +168,8 @@ async def test_a_stored_response_is_read_where_it_was_made() -> None:
             assert follow.json["id"] == response_id
         unknown = await place.get("/v1/responses/resp_x")
     assert unknown.status == 404
-
     assert unknown.json["error"]["message"] == "Response with id 'resp_x' not found."
+
 
 @pytest.mark.parametrize("model", [5, ["m"], {}, True])
 async def test_a_model_that_is_no_string_is_a_400(model: object) -> None:
