@@ -13,7 +13,7 @@ from typing import Any, Final, TypeGuard
 import orjson
 
 from routing import tokens
-from routing.paths import TOKENS
+from routing.paths import COHERE, TOKENS
 
 Body = dict[str, Any]
 Raw = bytes | bytearray
@@ -79,6 +79,7 @@ REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "/v1/responses": ("input",),
     "/v1/messages": ("messages", "max_tokens"),
     TOKENS: ("token_ids",),
+    COHERE: ("model", "messages"),
 }
 """A request without these is refused by whichever server, in words that count its fields."""
 

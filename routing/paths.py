@@ -10,7 +10,9 @@ about no model, any server answers it."""
 
 TOKENS: Final = "/inference/v1/generate"
 """Token ids in, token ids out."""
-SPLIT: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", TOKENS)
+COHERE: Final = "/cohere/v2/chat"
+"""Of engines started with VLLM_ENABLE_COHERE_API=1."""
+SPLIT: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", TOKENS, COHERE)
 DIRECT: Final = (
     "/v1/chat/completions/batch",
     "/v1/messages/count_tokens",
@@ -35,6 +37,7 @@ DIRECT: Final = (
     "/v1/completions/derender",
     "/v1/messages/render",
     "/v1/responses/render",
+    f"{COHERE}/render",
 )
 WITHOUT_ENGINE: Final = frozenset(
     path for path in DIRECT if path.endswith(("/count_tokens", "/render", "/derender", "tokenize"))
@@ -55,7 +58,7 @@ METHODS: Final[dict[str, tuple[str, ...]]] = {
 }
 RESPONSE: Final = re.compile(r"/v1/responses/([A-Za-z0-9_.-]{1,200})(/cancel)?")
 """One stored response. An id goes on to a server as it is, so it holds nothing that means anything in HTTP."""
-ROOTS: Final = ("/v1/", "/v2/", "/inference/")
+ROOTS: Final = ("/v1/", "/v2/", "/inference/", "/cohere/")
 """Everything under these is the router's to answer, also with its own 404."""
 
 
