@@ -1,4 +1,8 @@
-"""Which paths of an engine are reachable through the router, and how each is served. All others are refused."""
+"""Which paths of an engine are reachable through the router, and how each is served. All others are refused.
+
+Those steer a server (adapters, scaling, sleep, profiles), tell of its inside (`/metrics`, and `/kv_event_sources` with
+addresses in the servers' own network), or are no requests of HTTP (`/v1/realtime`, a websocket of some speech models).
+"""
 
 import re
 from collections.abc import Mapping
