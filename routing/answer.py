@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from routing.cors import for_own_answer
+from routing.cors import Origins, for_own_answer
 from routing.errors import Answered, Headers, LegError, Refusal, StreamError, error_event
 from routing.paths import INVOCATIONS
 from routing.record import Outcome, Record
@@ -26,6 +26,7 @@ class Answer:
 
     __slots__ = (
         "_comments",
+        "_origins",
         "_record",
         "_request",
         "committed",
@@ -34,8 +35,9 @@ class Answer:
         "reply",
     )
 
-    def __init__(self, reply: Reply, request: Request, record: Record) -> None:
+    def __init__(self, reply: Reply, request: Request, record: Record, origins: Origins) -> None:
         self.reply = reply
+        self._origins = origins
         self.committed = False
         self.prefill_name = self.decode_name = ""
         self._request = request
@@ -68,7 +70,7 @@ class Answer:
         if self.reply.started:
             self._end_in_band(refusal)
             return
-        headers = for_own_answer(self._request)
+        headers = for_own_answer(self._request, self._origins)
         if refusal.allow is not None:
             headers.append((b"allow", refusal.allow.encode()))
         if refusal.retry_after_s is not None:

@@ -16,7 +16,7 @@ from routing.backend import Backend
 from routing.budget import Budget
 from routing.choose import Choice, Chooser, Layout, lay_out
 from routing.circuit import State
-from routing.cors import is_preflight, preflight
+from routing.cors import Origins, is_preflight, preflight
 from routing.errors import LegError, Refusal
 from routing.exchange import Exchange
 from routing.handoff import Handoff
@@ -75,6 +75,7 @@ class Router:
         """Which server made which stored response."""
         self.catch_up = catch_up or _nothing_newer
         self.names = Names()
+        self.origins = Origins()
         self._observer = observer
         self._seat = seat
         self._backends: dict[str, Backend] = {}
@@ -199,12 +200,13 @@ class Router:
             backend.sample = Sample(time.monotonic(), kv_usage, waiting, running)
 
     async def models(self, request: Request) -> tuple[bytes, Headers]:
-        return await model_cards(request, self.table, self._backends, self.names)
+        return await model_cards(request, self.table, self._backends, self.names, self.origins)
 
     async def ask_any(self, request: Request) -> Told:
         """What one server says to a question about no model, a browser's preflight among them."""
-        ask = preflight if is_preflight(request) else probe
-        return await ask(request, self.table, self._backends)
+        if is_preflight(request):
+            return await preflight(request, self.table, self._backends, self.origins)
+        return await probe(request, self.table, self._backends)
 
     async def aclose(self) -> None:
         """Ends what runs and closes every connection."""

@@ -30,7 +30,7 @@ WITHOUT_ID: Final = ("/v1/messages", "/v1/messages/count_tokens", "/tokenize", "
 SESSION_BYTES: Final = 16
 MODEL_PART: Final = b'name="model"\r\n'
 _MODEL_IN_FORM: Final = re.compile(MODEL_PART + rb"(?:[^\r\n]{1,1000}\r\n){0,20}\r\n([^\r\n]{0,1000})\r\n")
-PROMPT_STARTS: Final = (b'"messages"', b'"prompt"', b'"input"')
+PROMPT_STARTS: Final = (b'"messages"', b'"prompt"', b'"input"', b'"token_ids"')
 
 
 @dataclass(slots=True)
@@ -198,7 +198,8 @@ def _maker(request: Request, body: dict[str, Any], kind: str, responses: Memory)
         response_id = response_of(request.path) or ""
         server_id = responses.get(response_id)
         if server_id is None:
-            raise Refusal(404, f"The response `{response_id}` is not known here.", kind="NotFoundError")
+            words = f"Response with id '{response_id}' not found."  # As an engine says it.
+            raise Refusal(404, words, kind="invalid_request_error", param="response_id")
         return server_id
     previous = body.get("previous_response_id")
     return responses.get(previous) if isinstance(previous, str) else None
@@ -242,7 +243,7 @@ def prompt_at(raw: bodies.Raw) -> int:
 
 
 def _prompt_tokens(body: dict[str, Any], prompt_length: int) -> int:
-    ids = bodies.prompt_ids(body.get("prompt"))
+    ids = bodies.prompt_ids(body.get("prompt", body.get("token_ids")))
     return ids if ids is not None else int(prompt_length / BYTES_PER_TOKEN) + 1
 
 

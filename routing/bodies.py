@@ -12,6 +12,9 @@ from typing import Any, Final, TypeGuard
 
 import orjson
 
+from routing import tokens
+from routing.paths import COHERE, TOKENS
+
 Body = dict[str, Any]
 Raw = bytes | bytearray
 """A body as it came; a large one has grown in place (`gather`)."""
@@ -65,6 +68,9 @@ _LONG_NUMBER: Final = b"0" * 19
 """Of so many digits is the shortest whole number that has no 64 bits: as a fraction it is another one in a prompt."""
 _DIGITS_ALIKE: Final = bytes(ord("0") if chr(byte).isdecimal() else byte for byte in range(256))
 _IDS_BEGIN: Final = re.compile(rb"\[\s*\d")
+ENGINES_TOOLS: Final = ("web_search_preview", "code_interpreter", "container", "mcp")
+"""Types of tools that an engine may run itself (`--tool-server`)."""
+_ENGINES_TOOL: Final = re.compile(rb'"(?:web_search_preview|code_interpreter|container|mcp)"')
 ANSWER_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 """The first that is given counts."""
 
@@ -72,6 +78,8 @@ REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "/v1/chat/completions": ("messages",),
     "/v1/responses": ("input",),
     "/v1/messages": ("messages", "max_tokens"),
+    TOKENS: ("token_ids",),
+    COHERE: ("model", "messages"),
 }
 """A request without these is refused by whichever server, in words that count its fields."""
 
@@ -175,12 +183,12 @@ def without_handoff(body: Body) -> bool:
     if isinstance(extra, dict) and not extra.keys().isdisjoint(NEVER_FROM_CLIENTS):
         body["vllm_xargs"] = {name: value for name, value in extra.items() if name not in NEVER_FROM_CLIENTS}
         found = True
-    return found
+    return tokens.without_handoff(body, NEVER_FROM_CLIENTS) or found
 
 
 def answers_of(path: str, body: Body) -> int:
     """How many share a stream, their tokens by turns; 0 where only the engine can tell."""
-    n, prompts = _number(body.get("n"), 1), 1
+    n, prompts = _number(tokens.flat(path, body).get("n"), 1), 1
     if _has_several_prompts(path, body):
         prompt = body.get("prompt")
         prompts = len(prompt) if _are_prompts(prompt) and body.get("prompt_embeds") is None else 0
@@ -188,8 +196,11 @@ def answers_of(path: str, body: Body) -> int:
     return answers if 0 < answers <= MOST_COUNTED_ANSWERS else 0
 
 
-def why_not_split(path: str, body: Body) -> str | None:
+def why_not_split(path: str, body: Mapping[str, Any]) -> str | None:
     """Why this request must be done by one server from start to end; None when it can be split."""
+    if path == TOKENS and (why := tokens.why_not_split(body)):
+        return why
+    body = tokens.flat(path, body)
     if _number(body.get("n"), 1) != 1 or _number(body.get("best_of"), 1) != 1:
         return "several choices"
     if body.get("use_beam_search"):
@@ -208,10 +219,22 @@ def why_not_split(path: str, body: Body) -> str | None:
         return "several prompts"
     if path == "/v1/responses" and (body.get("previous_response_id") or body.get("background")):
         return "stored response"
+    if path == "/v1/responses" and _asks_for_engines_tools(body.get("tools")):
+        return "tools of the engine's own"
     return None
 
 
-def _is_cut_to_its_room(path: str, body: Body) -> bool:
+def _asks_for_engines_tools(tools: object) -> bool:
+    """An engine that has them goes on by itself after such a call, with a longer prompt and the hand-off that it has
+    used already: it would read blocks that are another's by now, or end."""
+    if isinstance(tools, Unread):
+        return len(tools.raw) > LARGE_BYTES or _ENGINES_TOOL.search(tools.raw) is not None
+    return isinstance(tools, list) and any(
+        isinstance(tool, dict) and tool.get("type") in ENGINES_TOOLS for tool in tools
+    )
+
+
+def _is_cut_to_its_room(path: str, body: Mapping[str, Any]) -> bool:
     """Its prompt may be cut to what the answer's limit leaves: asked for one token it would be another prompt."""
     if path == "/v1/responses":
         return body.get("truncation") not in (None, "disabled")
@@ -219,7 +242,7 @@ def _is_cut_to_its_room(path: str, body: Body) -> bool:
     return tokens is not None and not (isinstance(tokens, int) and tokens >= 0)
 
 
-def _are_lengths_refused(path: str, body: Body) -> bool:
+def _are_lengths_refused(path: str, body: Mapping[str, Any]) -> bool:
     """A prefill server, which is asked for one token, would not see it, and keep the prompt's cache for nobody."""
     most: int | None = None
     for name in ANSWER_LIMITS:
@@ -237,7 +260,7 @@ def _are_lengths_refused(path: str, body: Body) -> bool:
     return bool(body.get("stream_options")) and not body.get("stream")
 
 
-def _asks_for_many_logprobs(body: Body) -> bool:
+def _asks_for_many_logprobs(body: Mapping[str, Any]) -> bool:
     """A stream is refused for it inside the stream, which only the server that answers can do."""
     for name in ("logprobs", "top_logprobs"):
         asked = body.get(name)
@@ -258,7 +281,7 @@ def _thinks_for_longer(thinking: object, most: int | None) -> bool:
     return tokens is not None and not (isinstance(tokens, int) and most is not None and tokens < most)
 
 
-def _is_refused_for_its_types(body: Body) -> bool:
+def _is_refused_for_its_types(body: Mapping[str, Any]) -> bool:
     """Likewise: a decode server that cannot read a field does not get to know of the hand-off, and frees nothing."""
     words = all(_is_words(body.get(name)) for name in ("stop", "stop_sequences"))
     return not (words and _are_ids(body.get("stop_token_ids")) and _are_switches(body.get("stream_options")))
@@ -280,7 +303,7 @@ def _are_switches(options: object) -> bool:
     return all(options.get(name) in (None, False, True) for name in ("include_usage", "continuous_usage_stats"))
 
 
-def _has_several_prompts(path: str, body: Body) -> bool:
+def _has_several_prompts(path: str, body: Mapping[str, Any]) -> bool:
     """Text beside embeddings is a prompt more."""
     if path != "/v1/completions":
         return False
@@ -294,7 +317,7 @@ def _are_prompts(prompt: object) -> TypeGuard[list[Any]]:
     return all(isinstance(one, str) for one in prompt) or all(isinstance(one, list) for one in prompt)
 
 
-def _echoes_logprobs(path: str, body: Body) -> bool:
+def _echoes_logprobs(path: str, body: Mapping[str, Any]) -> bool:
     """For a chat's echo the engine always computes them, asked for or not."""
     return bool(body.get("echo")) and (path == "/v1/chat/completions" or body.get("logprobs") is not None)
 
@@ -327,15 +350,22 @@ def prefill_body(path: str, body: Body) -> Sendable:
 
 def _one_token(path: str, body: Body, handoff: Mapping[str, Any]) -> Sendable:
     copy = {name: value for name, value in body.items() if name not in ONLY_FOR_DECODE}
-    for name in ANSWER_LIMITS:
-        if name in copy:
-            copy[name] = 1
-    copy["max_output_tokens" if path == "/v1/responses" else "max_tokens"] = 1
+    if path == TOKENS:
+        copy[tokens.SETTINGS] = tokens.for_one_token(body[tokens.SETTINGS])
+    else:
+        _ask_for_one_token(path, copy)
     copy["stream"] = False
-    if "n" in copy:
-        copy["n"] = 1
     copy[HANDOFF] = handoff
     return dump(copy)
+
+
+def _ask_for_one_token(path: str, body: Body) -> None:
+    for name in ANSWER_LIMITS:
+        if name in body:
+            body[name] = 1
+    body["max_output_tokens" if path == "/v1/responses" else "max_tokens"] = 1
+    if "n" in body:
+        body["n"] = 1
 
 
 def forces_a_tool(body: Mapping[str, Any]) -> bool:

@@ -7,6 +7,8 @@ is to blame (its circuit hears of it) and, when nothing else is left to try, whi
 import orjson
 
 Headers = list[tuple[bytes, bytes]]
+NAMES_PARAMETER = b"(parameter="
+"""In an engine's words for a field's value that it does not take."""
 
 
 class Refusal(Exception):
@@ -34,7 +36,9 @@ class Refusal(Exception):
         self.allow = allow
 
     def body(self, path: str) -> bytes:
-        """OpenAI's shape; under the messages API with the key that its clients look for as well."""
+        """OpenAI's shape, under the messages API with the key that its clients look for as well; Cohere's own."""
+        if path.startswith("/cohere/"):
+            return orjson.dumps({"message": self.message})
         body = error_body(self.status, self.message, self.kind, self.param)
         return b'{"type":"error",' + body[1:] if path.startswith("/v1/messages") else body
 
@@ -61,6 +65,9 @@ def error_event(status: int, message: str, kind: str, dialect: str) -> bytes:
     if dialect == "responses":
         error = {"type": "error", "code": str(status), "message": message, "param": None}
         return b"event: error\ndata: " + orjson.dumps(error) + b"\n\n"
+    if dialect == "cohere":
+        error = {"type": "message-end", "delta": {"error": message, "finish_reason": "ERROR"}}
+        return b"data: " + orjson.dumps(error) + b"\n\ndata: [DONE]\n\n"
     return b"data: " + error_body(status, message, kind) + b"\n\ndata: [DONE]\n\n"
 
 
@@ -136,15 +143,17 @@ class KeyRefused(LegError):
 
 class Answered(LegError):
     """The server answered with an error status. 4xx is the client's to mend and is passed on as it came, and so is 501:
-    what an engine says to a picture in a form that it does not know."""
+    what an engine says to a picture in a form that it does not know. So is a 500 that names what is wrong with the
+    request, which engines say under Cohere's API."""
 
     def __init__(self, status: int, headers: Headers, body: bytes) -> None:
         super().__init__(f"answered {status}")
         self.status = status
         self.headers = headers
         self.body = body
-        self.is_clients = status == 501 or (400 <= status < 500 and status not in (408, 429))
-        self.blames_server = status >= 500 and status not in (501, 503)
+        names_parameter = status == 500 and NAMES_PARAMETER in body
+        self.is_clients = names_parameter or status == 501 or (400 <= status < 500 and status not in (408, 429))
+        self.blames_server = status >= 500 and status not in (501, 503) and not names_parameter
 
     def refusal(self) -> Refusal:
         """Its words inside a stream that has begun, where the answer itself can no longer be passed on."""

@@ -57,7 +57,7 @@ class Exchange:
         self._router = router
         self._request = request
         self._reply = reply
-        self._answer = Answer(reply, request, self.record)
+        self._answer = Answer(reply, request, self.record, router.origins)
         self._clock = Clock()
         self._table = router.table
         self._layouts = router.layouts

@@ -26,9 +26,9 @@ SMALL_BYTES = 1024
 KEPT_IN_ALL_BYTES = 2**20
 """When so much was parsed, values of more than `SMALL_BYTES` stay bytes too."""
 MAX_FIELDS = 10_000
-MUST_BE_READ = ("vllm_xargs",)
-"""Where a client could hide what must not be passed on."""
-PROMPTS = ("messages", "prompt", "input")
+MUST_BE_READ = ("vllm_xargs", "sampling_params")
+"""Where a client could hide what must not be passed on: read up to `LARGE_BYTES`, as a small body is."""
+PROMPTS = ("messages", "prompt", "input", "token_ids")
 STEP_S = 0.003
 FIND_BYTES = 2**20
 ADDRESS = re.compile(rb'"(?:url|(?:image|audio|video|file)_url)"\s{0,8}:\s{0,8}"(?!data:)[^"]{5}')
@@ -75,9 +75,12 @@ def _take(raw: Raw, field: Field, large: Large) -> None:
     name, size = field.name, field.end - field.start
     if not large.prompt_at and name in PROMPTS:
         large.prompt_at = field.start
-    if size >= KEPT_BYTES or (size > SMALL_BYTES and large.parsed_bytes > KEPT_IN_ALL_BYTES):
-        if name in MUST_BE_READ:
-            raise NotJson(f"`{name}` is longer than {KEPT_BYTES} bytes")
+    is_large = size >= KEPT_BYTES or (size > SMALL_BYTES and large.parsed_bytes > KEPT_IN_ALL_BYTES)
+    if name in MUST_BE_READ:
+        is_large = False
+        if size > LARGE_BYTES:
+            raise NotJson(f"`{name}` is longer than {LARGE_BYTES} bytes")
+    if is_large:
         large.body[name] = Unread(memoryview(raw)[field.start : field.end], field.commas)
     else:
         large.parsed_bytes += size

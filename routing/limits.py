@@ -50,7 +50,7 @@ def fit(body: Mapping[str, Any], prompt_bytes: int, prefill: Backend, decode: Ba
     if limit is None or body.get("truncate_prompt_tokens") is not None:
         return "fits"  # Or it is made to.
     answer = answer_tokens(body)
-    ids = prompt_ids(body.get("prompt"))
+    ids = prompt_ids(body.get("prompt", body.get("token_ids")))
     if answer > limit:
         return "too long"
     if ids is not None:

@@ -8,7 +8,7 @@ import orjson
 from routing.ask import hashed_key_of, may_use
 from routing.backend import Backend
 from routing.cards import Card, fetch_cards
-from routing.cors import ORIGIN, for_own_answer
+from routing.cors import ORIGIN, Origins, for_own_answer
 from routing.errors import Headers, NotInTable
 from routing.names import Names
 from routing.reply import Request
@@ -19,7 +19,7 @@ OTHERS_WITHIN_S = 0.5
 
 
 async def model_cards(
-    request: Request, table: Table, backends: Mapping[str, Backend], names: Names
+    request: Request, table: Table, backends: Mapping[str, Backend], names: Names, origins: Origins
 ) -> tuple[bytes, Headers]:
     """The answer's body, and who may read it. Raises `NotInTable`: 401 when the key opens nothing, 404 for one model
     that is not there."""
@@ -38,7 +38,7 @@ async def model_cards(
     found = await asking
     told = [(one, [*shown, *names.cards_of(one)]) for one, (shown, _) in zip(mine, found, strict=True)]
     cards = _by_name(told)
-    headers = _agreed([said for _, said in found if said is not None], request) if asked else []
+    headers = _agreed([said for _, said in found if said is not None], request, origins) if asked else []
     name = request.path.removeprefix("/v1/models").strip("/")
     if not name:
         return orjson.dumps({"object": "list", "data": list(cards.values())}), headers
@@ -60,10 +60,10 @@ def _by_name(told: list[tuple[Deployment, list[Card]]]) -> dict[str, Card]:
     return found
 
 
-def _agreed(said: list[Headers], request: Request) -> Headers:
+def _agreed(said: list[Headers], request: Request, origins: Origins) -> Headers:
     """What all servers say of who may read their cards; nobody may where they differ."""
     if not said:
-        return for_own_answer(request)
+        return for_own_answer(request, origins)
     return said[0] if all(other == said[0] for other in said) else []
 
 

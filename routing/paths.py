@@ -1,4 +1,8 @@
-"""Which paths of an engine are reachable through the router, and how each is served. All others are refused."""
+"""Which paths of an engine are reachable through the router, and how each is served. All others are refused.
+
+Those steer a server (adapters, scaling, sleep, profiles), tell of its inside (`/metrics`, and `/kv_event_sources` with
+addresses in the servers' own network), or are no requests of HTTP (`/v1/realtime`, a websocket of some speech models).
+"""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +12,11 @@ PathKind = Literal["split", "direct", "models", "response", "probe"]
 """`split`: prefill then decode. `direct`: one server does it. `response`: belongs to the server that made it. `probe`:
 about no model, any server answers it."""
 
-SPLIT: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+TOKENS: Final = "/inference/v1/generate"
+"""Token ids in, token ids out."""
+COHERE: Final = "/cohere/v2/chat"
+"""Of engines started with VLLM_ENABLE_COHERE_API=1."""
+SPLIT: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", TOKENS, COHERE)
 DIRECT: Final = (
     "/v1/chat/completions/batch",
     "/v1/messages/count_tokens",
@@ -33,6 +41,7 @@ DIRECT: Final = (
     "/v1/completions/derender",
     "/v1/messages/render",
     "/v1/responses/render",
+    f"{COHERE}/render",
 )
 WITHOUT_ENGINE: Final = frozenset(
     path for path in DIRECT if path.endswith(("/count_tokens", "/render", "/derender", "tokenize"))
@@ -40,7 +49,10 @@ WITHOUT_ENGINE: Final = frozenset(
 """What the server in front of an engine answers alone, so that it tells nothing of the engine."""
 INVOCATIONS: Final = "/invocations"
 """Takes the body of any other API, and answers as that does."""
-PROBES: Final = ("/ping", "/version", "/load", "/tokenizer_info")
+DESCRIPTION: Final = "/openapi.json"
+"""Beside it engines have pages for people (`/docs`, `/redoc`). They load scripts from elsewhere, and at the address of
+the console's pages such a script could do what the person may who opens them: they are refused."""
+PROBES: Final = ("/ping", "/version", "/load", "/tokenizer_info", DESCRIPTION)
 OPEN: Final = ("/ping",)
 """Health checks send no key."""
 METHODS: Final[dict[str, tuple[str, ...]]] = {
@@ -50,7 +62,7 @@ METHODS: Final[dict[str, tuple[str, ...]]] = {
 }
 RESPONSE: Final = re.compile(r"/v1/responses/([A-Za-z0-9_.-]{1,200})(/cancel)?")
 """One stored response. An id goes on to a server as it is, so it holds nothing that means anything in HTTP."""
-ROOTS: Final = ("/v1/", "/v2/")
+ROOTS: Final = ("/v1/", "/v2/", "/inference/", "/cohere/")
 """Everything under these is the router's to answer, also with its own 404."""
 
 

@@ -10,15 +10,18 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from routing.paths import COHERE, TOKENS
 from routing.pump import Shape
 from routing.usage import with_counts_of_prefill
 
-Dialect = Literal["chat", "completions", "responses", "messages"]
+Dialect = Literal["chat", "completions", "responses", "messages", "tokens", "cohere"]
 DIALECTS: Final[dict[str, Dialect]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completions",
     "/v1/responses": "responses",
     "/v1/messages": "messages",
+    TOKENS: "tokens",
+    COHERE: "cohere",
 }
 STREAMS: Final[dict[str, Dialect]] = {
     **DIALECTS,
@@ -26,13 +29,16 @@ STREAMS: Final[dict[str, Dialect]] = {
     "/v1/audio/translations": "chat",
 }
 """Whose events are read on their way. Those of speech are a chat's, with a finish reason for each piece of it."""
-WITH_CHOICES: Final = ("chat", "completions")
+WITH_CHOICES: Final = ("chat", "completions", "tokens")
 RESPONSE_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 MAX_EVENT_BYTES: Final = 8 * 2**20
 TEXT_KEYS: Final = (b'"content":"', b'"text":"')
+IDS_KEYS: Final = (b'"token_ids":[',)
+"""What follows them, up to the next quote, is all that differs from token to token."""
 NO_REASON: Final = b'"finish_reason":null'
 FINGERPRINT: Final = b'"system_fingerprint"'
 TOKEN_DELTAS: Final = ("content", "reasoning", "reasoning_content", "tool_calls", "refusal", "function_call", "audio")
+COHERE_DELTAS: Final = ("content-delta", "tool-plan-delta", "tool-call-delta")
 BROKEN_ENDS: Final = ("abort", "error")
 """Finish reasons that say the engine gave the answer up."""
 
@@ -218,7 +224,7 @@ class Scanner:
             return Seen(usage=usage, usage_only=usage is not None, fingerprint=fingerprint, corrected=corrected)
         counts, ended = False, ""
         for choice in choices:
-            counts = has_token(choice) or counts
+            counts = (bool(choice.get("token_ids")) if self._dialect == "tokens" else has_token(choice)) or counts
             self._open.add(choice.get("index", 0))
             if reason := choice.get("finish_reason"):
                 self._open.discard(choice.get("index", 0))
@@ -233,6 +239,8 @@ class Scanner:
             self.response_id = payload["response"].get("id")
         seen = read_typed(payload)
         holder = payload.get("message") or payload.get("response") or payload
+        if self._dialect == "cohere":
+            holder = payload.get("delta")
         if seen is TOKEN or not isinstance(holder, dict) or not self._correct(holder):
             return seen
         return replace(seen, corrected=True)
@@ -250,7 +258,7 @@ class Scanner:
 
     def _learn(self, event: bytes) -> None:
         """Takes the event as template when the text of its one delta is all that its bytes leave open."""
-        for key in TEXT_KEYS:
+        for key in IDS_KEYS if self._dialect == "tokens" else TEXT_KEYS:
             at = event.find(key)
             if at < 0 or event.find(key, at + 1) >= 0:
                 continue
@@ -274,8 +282,12 @@ def has_token(choice: Json) -> bool:
 
 
 def read_typed(payload: Json) -> Seen:
-    """The events of the responses and messages APIs, which name their type."""
+    """The events of the responses and messages APIs and of Cohere's, which name their type."""
     kind = str(payload.get("type", ""))
+    if kind in COHERE_DELTAS:
+        return TOKEN
+    if kind == "message-end":
+        return _read_message_end(payload.get("delta") or {})
     if kind == "content_block_delta":
         return TOKEN if any(value for name, value in payload["delta"].items() if name != "type") else NOTHING
     if kind.endswith(".delta") and payload.get("delta"):
@@ -296,6 +308,15 @@ def _read_message_delta(payload: Json) -> Seen:
     usage = _usage_of(payload) or {}
     reason = payload.get("delta", {}).get("stop_reason") or ""
     return Seen(ended=reason if usage.get("output_tokens") != 0 else "", usage=usage)
+
+
+def _read_message_end(delta: Json) -> Seen:
+    """Likewise: an engine that failed before its first token ends the message all the same."""
+    if delta.get("error"):
+        return Seen(error=_error_of(delta["error"]))
+    usage = _usage_of(delta)
+    has_tokens = usage is None or (usage.get("tokens") or {}).get("output_tokens") != 0
+    return Seen(ended=str(delta.get("finish_reason") or "") if has_tokens else "", usage=usage)
 
 
 def _read_response_end(kind: str, response: Json) -> Seen:

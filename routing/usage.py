@@ -11,6 +11,8 @@ from typing import Any, Final
 DETAILS: Final = ("prompt_tokens_details", "input_tokens_details")
 OF_THE_CACHE: Final = ("cached_tokens", "created_cache_tokens", "cache_write_tokens", "cached_tokens_per_turn")
 """In those details."""
+CACHED: Final = "cached_tokens"
+"""In Cohere's API, beside the counts."""
 CACHE_READ, CACHE_CREATION = "cache_read_input_tokens", "cache_creation_input_tokens"
 BESIDE_THE_CACHE: Final = ("input_tokens", CACHE_READ, CACHE_CREATION)
 """In the messages API, whose input tokens are those that were neither read from the cache nor written to it."""
@@ -26,6 +28,9 @@ class Usage:
 def read_usage(raw: object) -> Usage | None:
     if not isinstance(raw, dict):
         return None
+    tokens = raw.get("tokens")
+    if isinstance(tokens, dict):
+        return Usage(_count(tokens.get("input_tokens")), _count(tokens.get("output_tokens")), _count(raw.get(CACHED)))
     details = _details(raw)
     cached = _count(raw[details].get("cached_tokens") if details else raw.get(CACHE_READ))
     return Usage(_prompt_tokens(raw), _count(raw.get("completion_tokens", raw.get("output_tokens"))), cached)
@@ -44,6 +49,9 @@ def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
 
 
 def _count(value: object) -> int | None:
+    """Cohere's API counts in fractions."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     return value if isinstance(value, int) else None
 
 
@@ -60,6 +68,8 @@ def with_counts_of_prefill(usage: Mapping[str, Any], prefill: Mapping[str, Any])
     if details is not None and details == _details(prefill):
         inner = _replaced(usage[details], prefill[details], OF_THE_CACHE)
         return None if inner is None else {**usage, details: inner}
+    if usage.get(CACHED) is not None:
+        return _replaced(usage, prefill, (CACHED,))
     return _replaced(usage, prefill, BESIDE_THE_CACHE) if CACHE_READ in usage else None
 
 

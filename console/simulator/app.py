@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import orjson
 
-from . import bodies, messages, responses
+from . import bodies, messages, responses, tokens
 from .arguments import Arguments
 from .bodies import ServerFacts, Wanted
 from .contracts import EngineLike
@@ -32,6 +32,8 @@ from .wire import Connection, HttpRequest, Reply
 
 DRAINING = error_json("cannot schedule new futures after shutdown", "InternalServerError", None, 500)
 LOAD_TOLD_BY = (ChatShape, CompletionShape)
+GUARDED = ("/v1", "/v2", "/inference", "/cohere")
+"""Where an API key is asked for."""
 METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 
@@ -109,6 +111,9 @@ class App:
             "/v1/messages": {"POST": self._generate(messages.read, messages.MessagesShape, "chatcmpl-")},
             "/invocations": {"POST": self._invoke},
         }
+        if self._arguments.scale_out:
+            prefix = "generate-tokens-"
+            routes["/inference/v1/generate"] = {"POST": self._generate(tokens.read, tokens.TokensShape, prefix)}
         self._generating = set(routes)
         return routes
 
@@ -257,7 +262,7 @@ class App:
         if self.faults.api_key is not None and not path.startswith("/simulator"):
             return request.headers.get("authorization") == f"Bearer {self.faults.api_key}"
         keys = self._arguments.api_keys
-        if not keys or not path.startswith("/v1"):
+        if not keys or not path.startswith(GUARDED):
             return True
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and key in keys

@@ -140,6 +140,7 @@ class Arguments:
     tool_parser: str | None
     reasoning_parser: str | None
     pooling: bool
+    scale_out: bool
     blocks_override: int | None
     access_log: bool
     quiet_paths: frozenset[str]
@@ -201,6 +202,7 @@ def _add_server_flags(parser: argparse.ArgumentParser) -> None:
     add("--tool-call-parser")
     add("--exclude-tools-when-tool-choice-none", action=argparse.BooleanOptionalAction, default=False)
     add("--reasoning-parser")
+    add("--enable-scale-out", action=argparse.BooleanOptionalAction, default=False)
     add("--disable-uvicorn-access-log", action=argparse.BooleanOptionalAction, default=False)
     add("--disable-access-log-for-endpoints", type=_comma_separated, default=frozenset())
     add("--disable-log-stats", action=argparse.BooleanOptionalAction, default=False)
@@ -288,6 +290,7 @@ def _arguments(parser: argparse.ArgumentParser, found: argparse.Namespace, model
         tool_parser=found.tool_call_parser,
         reasoning_parser=found.reasoning_parser,
         pooling=found.runner == "pooling",
+        scale_out=found.enable_scale_out,
         blocks_override=found.num_gpu_blocks_override,
         access_log=not found.disable_uvicorn_access_log,
         quiet_paths=found.disable_access_log_for_endpoints,

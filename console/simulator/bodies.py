@@ -63,6 +63,8 @@ class Wanted:
     salt: int = 0
     local_prompt: bool = False
     return_token_ids: bool = False
+    gives_ids: bool = False
+    """It is the ids of its tokens that the answer consists of."""
     refusal: Refused | None = None
     """What the stream ends with, at once."""
 

@@ -73,7 +73,7 @@ class Choice:
         wanted = self._wanted
         self.tokens += 1
         self.pending += 1
-        if wanted.logprobs is not None or wanted.return_token_ids:
+        if wanted.logprobs is not None or wanted.return_token_ids or wanted.gives_ids:
             self.pieces.append(piece)
         if self.tokens <= self.reasoning_tokens:
             self.reasoning.append(piece)

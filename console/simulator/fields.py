@@ -164,10 +164,20 @@ RESPONSES: dict[str, Reader] = {
     **NAMED,
 }
 MESSAGES: dict[str, Reader] = {"model": text, "messages": list_of(anything), **SAMPLED, "stop_sequences": list_of(text)}
+TOKENS: dict[str, Reader] = {
+    **NAMED,
+    "token_ids": list_of(integer),
+    "sampling_params": mapping,
+    "model": text,
+    "stream": flag,
+    "stream_options": part,
+    "kv_transfer_params": mapping,
+}
 POOLING: dict[str, Reader] = {"model": text, **NAMED}
 
 _NEVER_NULL = frozenset({"use_beam_search", "include_stop_str_in_output", "ignore_eos", "min_tokens", "request_id"})
 COMPLETION_NEVER_NULL = _NEVER_NULL | {"n"}
+TOKENS_NEVER_NULL = frozenset({"request_id", "token_ids", "sampling_params"})
 
 
 def read(body: dict[str, Any], readers: dict[str, Reader], never_null: frozenset[str] = _NEVER_NULL) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class CompletionShape(Shape):
             "finish_reason": choice.finish,
             "stop_reason": choice.stop_reason,
             "prompt_token_ids": self._prompt_ids(choice),
-            "token_ids": _ids(pieces) if self.wanted.return_token_ids else None,
+            "token_ids": ids_of(pieces) if self.wanted.return_token_ids else None,
         }
         chunk: dict[str, Any] = {
             "id": self.answer_id,
@@ -185,8 +185,8 @@ class CompletionShape(Shape):
             "logprobs": self._logprobs(prompt_pieces(prompt) + pieces, after_prompt=bool(prompt)),
             "finish_reason": choice.finish,
             "stop_reason": choice.stop_reason,
-            "token_ids": _ids(pieces) if self.wanted.return_token_ids else None,
-            "prompt_logprobs": _prompt_logprobs(self.wanted.prompts[choice.prompt]) if local else None,
+            "token_ids": ids_of(pieces) if self.wanted.return_token_ids else None,
+            "prompt_logprobs": prompt_logprobs(self.wanted.prompts[choice.prompt]) if local else None,
             "prompt_token_ids": self.wanted.prompts[choice.prompt] if self.wanted.return_token_ids else None,
             "routed_experts": None,
         } | self.faults.delta_extra
@@ -276,7 +276,7 @@ class ChatShape(Shape):
         }
         if finish:
             entry["stop_reason"] = choice.stop_reason
-        entry["token_ids"] = _ids(pieces) if self.wanted.return_token_ids else None
+        entry["token_ids"] = ids_of(pieces) if self.wanted.return_token_ids else None
         return self._event(entry, choice)
 
     def _event(self, entry: dict[str, Any], choice: Choice, first: dict[str, Any] | None = None) -> bytes:
@@ -309,7 +309,7 @@ class ChatShape(Shape):
             "service_tier": None,
             "system_fingerprint": FINGERPRINT,
             "usage": self.usage(choices),
-            "prompt_logprobs": _prompt_logprobs(self.wanted.prompts[0]) if local else None,
+            "prompt_logprobs": prompt_logprobs(self.wanted.prompts[0]) if local else None,
             "prompt_token_ids": self.wanted.prompts[0] if self.wanted.return_token_ids else None,
             "prompt_text": None,
             "kv_transfer_params": self.hand_off(choices),
@@ -325,7 +325,7 @@ class ChatShape(Shape):
             "logprobs": self._logprobs(pieces),
             "finish_reason": choice.finish,
             "stop_reason": choice.stop_reason,
-            "token_ids": _ids(pieces) if self.wanted.return_token_ids else None,
+            "token_ids": ids_of(pieces) if self.wanted.return_token_ids else None,
             "routed_experts": None,
         }
 
@@ -375,11 +375,11 @@ def _likely(piece: str, count: int) -> list[tuple[str, float]]:
     return [(piece, first), *others][:count]
 
 
-def _ids(pieces: list[str]) -> list[int]:
+def ids_of(pieces: list[str]) -> list[int]:
     return [token for piece in pieces for token in tokenize(piece)]
 
 
-def _prompt_logprobs(tokens: list[int]) -> list[dict[str, Any] | None]:
+def prompt_logprobs(tokens: list[int]) -> list[dict[str, Any] | None]:
     entries: list[dict[str, Any] | None] = [None]
     for token in tokens[1:]:
         entries.append({str(token): {"logprob": -(token % 1000) / 1000, "rank": 1, "decoded_token": None}})

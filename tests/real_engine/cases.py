@@ -7,6 +7,7 @@ from typing import Any
 Json = dict[str, Any]
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+TOKENS = "/inference/v1/generate"
 SPLIT = "split"
 ONE_SERVER = "one server"
 ONE_SERVER_AFTER_PREFILL = "one server, after prefill refused it"
@@ -77,6 +78,11 @@ def completion(prompt: object = STORY, **more: object) -> Json:
 
 def response(**more: object) -> Json:
     return {"input": "Say something about pumps.", "temperature": 0, "max_output_tokens": 20, **more}
+
+
+def tokens(ids: object = (5, 6, 7, 8, 9), more: Json | None = None, /, **settings: object) -> Json:
+    """`settings` stand in its sampling parameters, `more` beside them."""
+    return {"token_ids": ids, "sampling_params": {**GREEDY, **settings}, **(more or {})}
 
 
 CHATS = [
@@ -212,6 +218,27 @@ OTHER_APIS = [
     *both_ways("message with a tool", MESSAGES, chat(tools=MESSAGE_TOOLS)),
 ]
 
+IDS = list(range(5, 400))
+TOKEN_CASES = [
+    *both_ways("tokens", TOKENS, tokens(IDS)),
+    Case("tokens with usage in each event", TOKENS, tokens(IDS, USAGE_EACH)),
+    Case("tokens with the prompt's own", TOKENS, tokens(IDS, {"stream": True, "return_token_ids": True})),
+    *both_ways("sampled tokens", TOKENS, tokens(**SAMPLED)),
+    *both_ways("tokens with log probabilities", TOKENS, tokens(logprobs=2)),
+    *both_ways("tokens up to a stop string", TOKENS, tokens(stop=["a", "e"], max_tokens=40)),
+    Case("one token", TOKENS, tokens(max_tokens=1)),
+    Case("tokens for whom more was asked than there is room for", TOKENS, tokens([5] * 8190)),
+    Case("tokens of a choice", TOKENS, tokens(structured_outputs={"choice": ["red", "blue"]})),
+    Case("tokens with the prompt's log probabilities", TOKENS, tokens(prompt_logprobs=1), ONE_SERVER),
+    Case("two answers in tokens", TOKENS, tokens(temperature=1, seed=3, n=2), ONE_SERVER),
+    Case("no tokens", TOKENS, tokens([]), REFUSED),
+    Case("tokens without settings", TOKENS, {"token_ids": [5]}, REFUSED),
+    Case("tokens with a floor over the usual limit", TOKENS, tokens(max_tokens=16, min_tokens=17), REFUSED),
+    Case("more tokens than are taken", TOKENS, tokens([5] * 9000), REFUSED),
+    Case("more tokens than are taken, streamed", TOKENS, tokens([5] * 9000, {"stream": True}), ONE_SERVER),
+    Case("tokens that are none", TOKENS, tokens([10**6]), REFUSED),
+]
+
 NO_REGEX: Json = {"structured_outputs": {"regex": "["}}
 NO_CHOICE: Json = {"structured_outputs": {"choice": []}}
 NONSENSE: Json = {"type": "json_schema", "schema": {"type": "nonsense"}}
@@ -345,4 +372,4 @@ CACHED = [
 ]
 """Prompts of many blocks, whose second answer tells how much of them was cached at the first."""
 
-CASES = [*CHATS, *COMPLETION_CASES, *OTHER_APIS, *CACHED, *IN_STREAMS, *REFUSALS]
+CASES = [*CHATS, *COMPLETION_CASES, *OTHER_APIS, *TOKEN_CASES, *CACHED, *IN_STREAMS, *REFUSALS]

@@ -15,8 +15,8 @@ from tests.real_engine.yard import START_LIMIT_S, Yard
 STRUCTURED = '{"backend": "xgrammar", "enable_in_reasoning": true, "disable_any_whitespace": true}'
 TOOLS = "--enable-auto-tool-choice --tool-call-parser hermes --exclude-tools-when-tool-choice-none"
 REASONING = "--reasoning-parser granite"
-ENGINE_ARGS = f"{TOOLS} {REASONING} --structured-outputs-config '{STRUCTURED}'"
-"""So that tools, reasoning and structured output can be asked for."""
+ENGINE_ARGS = f"--enable-scale-out {TOOLS} {REASONING} --structured-outputs-config '{STRUCTURED}'"
+"""So that tools, reasoning, structured output and token ids can be asked for."""
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.bodies import (
+    ENGINES_TOOLS,
+    LARGE_BYTES,
     DecodeBody,
     NotJson,
     Sendable,
+    Unread,
     answers_of,
     forces_a_tool,
     in_utf8,
@@ -160,6 +163,9 @@ def test_the_responses_api_has_its_own_limit() -> None:
         (CHAT, {"messages": [], "stream": True, "stream_options": {"include_usage": "maybe"}}),
         ("/v1/responses", {"previous_response_id": "resp_1"}),
         ("/v1/responses", {"background": True}),
+        *(("/v1/responses", {"input": "x", "tools": [{"type": kind}]}) for kind in ENGINES_TOOLS),
+        ("/v1/responses", {"input": "x", "tools": Unread(memoryview(b'[{"type": "mcp"}]'), 0)}),
+        ("/v1/responses", {"input": "x", "tools": Unread(memoryview(b" " * (LARGE_BYTES + 1)), 0)}),
     ],
 )
 def test_requests_that_no_split_serves_right(path: str, body: dict[str, Any]) -> None:
@@ -182,6 +188,9 @@ def test_requests_that_no_split_serves_right(path: str, body: dict[str, Any]) ->
         ("/v1/messages", {"messages": [], "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": 8}}),
         ("/v1/messages", {"messages": [], "max_tokens": 9, "thinking": {"type": "adaptive"}, "stop_sequences": ["a"]}),
         ("/v1/responses", {"input": "x", "truncation": "disabled"}),
+        ("/v1/responses", {"input": "x", "tools": [{"type": "function", "name": "mcp"}, {"type": "custom"}, 5]}),
+        ("/v1/responses", {"input": "x", "tools": Unread(memoryview(b'[{"type": "function"}]'), 0)}),
+        (CHAT, {"messages": [], "tools": [{"type": "mcp"}]}),
         (COMPLETIONS, {"prompt": "x", "echo": True}),
         (COMPLETIONS, {"prompt": ["one"]}),
         (COMPLETIONS, {"prompt": [1, 2, 3]}),

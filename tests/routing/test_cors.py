@@ -6,6 +6,8 @@ from types import MappingProxyType
 import pytest
 
 from console.simulator.cors import METHODS
+from routing.cors import MOST_ORIGINS, Origins
+from routing.reply import Request
 from routing.table import Deployment, Policy, Server, Table
 from tests.routing.scripted import (
     SSE,
@@ -180,6 +182,32 @@ async def test_own_errors_can_be_read_by_any_page(face: Face) -> None:
     assert [answer.status for answer in found] == [401, 401, 404, 405, 413, 400, 502, 503]
     own = {"access-control-allow-origin": "*", "vary": "Origin"}
     assert [cors_of(answer) for answer in found] == [own] * len(found)
+
+
+@both_faces
+async def test_own_errors_can_be_read_by_whom_servers_let_read_theirs(face: Face) -> None:
+    async with site({"N1": says(OK)}, face=face) as place:
+        await ask(place.port, "OPTIONS", CHAT, None, PREFLIGHT)
+        found = [await place.get("/v1/nothing", ORIGIN | cookie) for cookie in ({}, {"cookie": "a=b"})]
+        found.append(await place.post(chat_body(model="other"), headers=ORIGIN))
+        elsewhere = await place.get("/v1/nothing", {"origin": "https://other.example"})
+    assert [cors_of(answer) for answer in found] == [SAID] * 3
+    assert cors_of(elsewhere) == {"access-control-allow-origin": "*", "vary": "Origin"}
+
+
+async def test_own_errors_cannot_be_read_by_whom_servers_do_not_let() -> None:
+    async with site({"N1": says(NO, 400, {"vary": "Origin"})}) as place:
+        await ask(place.port, "OPTIONS", CHAT, None, PREFLIGHT)
+        answer = await place.get("/v1/nothing", ORIGIN)
+    assert (answer.status, cors_of(answer)) == (404, {"vary": "Origin"})
+
+
+def test_of_many_sites_the_last_are_remembered() -> None:
+    origins = Origins()
+    for number in range(MOST_ORIGINS + 1):
+        request = Request("OPTIONS", CHAT, b"", [(b"origin", b"%d" % number)], b"")
+        origins.learn(request, [(b"access-control-allow-origin", b"*")])
+    assert (origins.of(b"0"), origins.of(b"1") is None) == (None, False)
 
 
 async def test_own_errors_to_a_request_with_a_cookie_cannot() -> None:

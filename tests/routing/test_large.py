@@ -97,7 +97,8 @@ async def test_a_small_value_is_left_unread_when_many_were_read_before() -> None
     "raw",
     [
         b"{" + b"".join(b'"%d":1,' % number for number in range(10_000)) + b'"z":1}',
-        b'{"vllm_xargs": {"a": "' + b"v" * 20_000 + b'"}}',
+        b'{"vllm_xargs": {"a": "' + b"v" * LARGE_BYTES + b'"}}',
+        b'{"sampling_params": {"a": "' + b"v" * LARGE_BYTES + b'"}}',
     ],
 )
 async def test_what_could_hide_anything_or_never_ends_is_refused(raw: bytes) -> None:

@@ -47,7 +47,8 @@ async def test_what_is_not_served_is_a_json_404(path: str, face: Face) -> None:
     "path",
     [
         *("/sleep", "/reset_prefix_cache", "/collective_rpc", "/metrics", "/abort_requests", "/pause", "/server_info"),
-        *("/start_profile", "/scale_elastic_ep", "/inference/v1/generate", "/fault_tolerance/apply", "/load/x"),
+        *("/docs", "/redoc", "/kv_event_sources", "/is_scaling_elastic_ep", "/adapters", "/v1/realtime"),
+        *("/start_profile", "/scale_elastic_ep", "/inference/v1/other", "/fault_tolerance/apply", "/load/x"),
     ],
 )
 async def test_control_paths_of_an_engine_are_out_of_reach(path: str) -> None:
@@ -167,6 +168,7 @@ async def test_a_stored_response_is_read_where_it_was_made() -> None:
             assert follow.json["id"] == response_id
         unknown = await place.get("/v1/responses/resp_x")
     assert unknown.status == 404
+    assert unknown.json["error"]["message"] == "Response with id 'resp_x' not found."
 
 
 @pytest.mark.parametrize("model", [5, ["m"], {}, True])

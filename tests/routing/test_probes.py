@@ -61,6 +61,12 @@ async def test_where_no_server_works_a_ping_says_so() -> None:
         assert (await place.get("/ping")).status == 503
 
 
+async def test_what_servers_say_of_their_api_is_asked_where_no_stream_waits_for_it() -> None:
+    async with site({"D1": hangs, "N1": hangs, "P1": answers(200, {"openapi": "3.1.0"})}) as place:
+        answer = await place.get("/openapi.json")
+    assert (answer.status, answer.json) == (200, {"openapi": "3.1.0"})
+
+
 async def test_what_a_server_does_not_have_is_its_own_404() -> None:
     async with site({"N1": answers(404, {"detail": "Not Found"})}) as place:
         answer = await place.get("/tokenizer_info")

@@ -408,3 +408,22 @@ def test_chunks_merge_when_the_reader_lags() -> None:
         text = "".join(json.loads(chunk[6:])["choices"][0]["text"] for chunk in chunks)
     assert len(text) == 4 * tokens
     assert len(chunks) < tokens
+
+
+def test_token_ids_are_answered_with_token_ids() -> None:
+    with SimulatedServer(args=["--enable-scale-out"]) as server:
+        path, settings = "/inference/v1/generate", {"max_tokens": 3, "stop": None}
+        answer = post(server, path, token_ids=[200, 201], sampling_params=settings)
+        assert answer["request_id"].startswith("generate-tokens-")
+        assert answer["usage"]["prompt_tokens"] == 2
+        ids = answer["choices"][0]["token_ids"]
+        body = {"stream": True, "token_ids": [200, 201], "sampling_params": settings}
+        lines = httpx.post(f"{server.url}{path}", json=body, timeout=120).text.splitlines()
+    assert len(ids) == 3
+    assert lines[-2] == "data: [DONE]"
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert [number for chunk in chunks for number in chunk["choices"][0]["token_ids"]] == ids
+
+
+def test_token_ids_are_taken_only_where_that_is_asked_for(server: SimulatedServer) -> None:
+    assert httpx.post(f"{server.url}/inference/v1/generate", json={}).status_code == 404
