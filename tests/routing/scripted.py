@@ -258,6 +258,16 @@ def answers(status: int, body: object, headers: Mapping[str, str] | None = None)
     return script
 
 
+def after(go: asyncio.Event, then: Script) -> Script:
+    """Does nothing before `go` is set."""
+
+    async def script(seen: Seen, wire: Wire) -> None:
+        await go.wait()
+        await then(seen, wire)
+
+    return script
+
+
 async def hangs(seen: Seen, wire: Wire) -> None:
     """Never answers; ends when the router gives up."""
     await wire.closed_by_router()

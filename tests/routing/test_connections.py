@@ -17,6 +17,7 @@ from tests.routing.scripted import (
     Script,
     Seen,
     Wire,
+    after,
     answers,
     chat_answer,
     chat_body,
@@ -38,12 +39,7 @@ async def test_connections_are_kept_and_used_again() -> None:
 
 async def test_many_requests_are_under_way_at_once() -> None:
     go = asyncio.Event()
-
-    async def waits(seen: Seen, wire: Wire) -> None:
-        await go.wait()
-        await wire.json(chat_answer())
-
-    async with site({"N1": waits}) as place:
+    async with site({"N1": after(go, answers(200, chat_answer()))}) as place:
         requests = [asyncio.create_task(place.chat()) for _ in range(150)]
         await until(lambda: len(place["N1"].seen) == 150)
         go.set()
@@ -52,12 +48,9 @@ async def test_many_requests_are_under_way_at_once() -> None:
 
 async def test_the_limit_of_connections_is_ours_and_says_so() -> None:
     go = asyncio.Event()
-
-    async def waits(seen: Seen, wire: Wire) -> None:
-        await go.wait()
-        await wire.json(chat_answer())
-
-    async with site({"N1": waits}, Policy(max_connections_per_server=2, retries=0)) as place:
+    async with site(
+        {"N1": after(go, answers(200, chat_answer()))}, Policy(max_connections_per_server=2, retries=0)
+    ) as place:
         requests = [asyncio.create_task(place.chat()) for _ in range(2)]
         await until(lambda: len(place["N1"].seen) == 2)
         refused = await place.chat()

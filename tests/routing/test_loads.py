@@ -9,8 +9,8 @@ from tests.routing.scripted import (
     Client,
     Seen,
     Wire,
+    after,
     chat_chunk,
-    prefill_answer,
     prefills,
     resets,
     site,
@@ -51,12 +51,7 @@ async def test_a_prefill_server_is_free_again_while_its_prompts_are_decoded() ->
 
 async def test_a_handoff_counts_on_its_prefill_server_until_the_first_token() -> None:
     fetch = asyncio.Event()
-
-    async def waits(seen: Seen, wire: Wire) -> None:
-        await fetch.wait()
-        await streams()(seen, wire)
-
-    async with site({"P1": prefills, "D1": waits}) as place:
+    async with site({"P1": prefills, "D1": after(fetch, streams())}) as place:
         request = asyncio.create_task(place.chat(stream=True))
         await until(lambda: place.router.loads()["P1"].handoffs == 1)
         assert place.router.loads()["P1"].inflight == 0
@@ -67,12 +62,9 @@ async def test_a_handoff_counts_on_its_prefill_server_until_the_first_token() ->
 
 async def test_a_burst_spreads_over_decode_servers_while_its_prompts_are_computed() -> None:
     go = asyncio.Event()
-
-    async def waits(seen: Seen, wire: Wire) -> None:
-        await go.wait()
-        await wire.json(prefill_answer())
-
-    async with site({"P1": waits, "D1": streams(), "D2": streams(), "D3": streams(), "D4": streams()}) as place:
+    async with site(
+        {"P1": after(go, prefills), "D1": streams(), "D2": streams(), "D3": streams(), "D4": streams()}
+    ) as place:
         requests = [asyncio.create_task(place.chat(stream=True)) for _ in range(40)]
         await until(lambda: place.router.loads()["P1"].inflight == 40)
         assert [place.router.loads()[name].inflight for name in ("D1", "D2", "D3", "D4")] == [10, 10, 10, 10]
@@ -84,12 +76,7 @@ async def test_a_burst_spreads_over_decode_servers_while_its_prompts_are_compute
 
 async def test_prompt_tokens_in_flight_are_estimated_from_the_prompts_length() -> None:
     go = asyncio.Event()
-
-    async def waits(seen: Seen, wire: Wire) -> None:
-        await go.wait()
-        await wire.json(prefill_answer())
-
-    async with site({"P1": waits, "D1": streams()}) as place:
+    async with site({"P1": after(go, prefills), "D1": streams()}) as place:
         request = asyncio.create_task(place.post({"model": "m", "messages": [{"role": "user", "content": "x" * 4000}]}))
         await until(lambda: place.router.loads()["P1"].prompt_tokens > 0)
         assert 900 < place.router.loads()["P1"].prompt_tokens < 1200

@@ -7,7 +7,7 @@ import pytest
 
 from routing import app
 from routing.table import Policy
-from tests.routing.scripted import Answer, Client, Seen, Wire, chat_chunk, hangs, prefills, site, streams, until
+from tests.routing.scripted import Answer, Client, Seen, Wire, after, chat_chunk, hangs, prefills, site, streams, until
 
 
 async def test_a_burst_over_the_limits_is_shed_and_leaves_no_circuit_open() -> None:
@@ -77,13 +77,8 @@ async def test_a_running_stream_goes_on_while_others_are_turned_away() -> None:
 async def test_a_full_waiting_room_turns_away_at_once_and_who_waits_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "MAX_WAITING", 2)
     go = asyncio.Event()
-
-    async def held(seen: Seen, wire: Wire) -> None:
-        await go.wait()
-        await streams()(seen, wire)
-
     policy = Policy(max_connections_per_server=1, wait_for_server_s=30, retries=0)
-    async with site({"N1": held}, policy) as place:
+    async with site({"N1": after(go, streams())}, policy) as place:
         asked = [asyncio.create_task(place.chat()) for _ in range(8)]
         refused, waiting = await done_of(asked, 5)
         assert {answer.status for answer in refused} == {503}

@@ -13,6 +13,7 @@ from tests.routing.scripted import (
     Script,
     Seen,
     Wire,
+    after,
     answers,
     chat_chunk,
     hangs,
@@ -259,11 +260,8 @@ async def test_a_total_limit_is_named() -> None:
 
 async def test_comments_keep_a_silent_connection_alive_and_errors_come_in_band() -> None:
     go = asyncio.Event()
-
-    async def slow_then_refuses(seen: Seen, wire: Wire) -> None:
-        await go.wait()
-        await wire.json({"error": {"message": "prompt too long", "type": "BadRequestError", "code": 400}}, 400)
-
+    refusal = {"error": {"message": "prompt too long", "type": "BadRequestError", "code": 400}}
+    slow_then_refuses = after(go, answers(400, refusal))
     policy = Policy(comment_every_s=0.05)
     async with site({"P1": slow_then_refuses, "D1": slow_then_refuses}, policy) as place, Client(place.port) as client:
         await client.chat(stream=True)

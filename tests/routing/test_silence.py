@@ -15,12 +15,13 @@ from tests.routing.scripted import (
     Seen,
     Site,
     Wire,
+    after,
     answers,
     chat_body,
     chat_chunk,
     hangs,
     lists,
-    prefill_answer,
+    prefills,
     site,
     streams,
     until,
@@ -178,6 +179,14 @@ async def ask_stuck(place: Site, client: Client, path: str = "/v1/chat/completio
     place.publish()
 
 
+async def give_up(place: Site) -> None:
+    """The only client of N1 leaves after N1 has fallen silent."""
+    async with Client(place.port) as client:
+        await ask_stuck(place, client)
+        grow_old(backend(place, "N1").life)
+    await until(lambda: place["N1"].open == 0)
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_what_a_stuck_server_still_answers_is_no_sign_of_life(path: str) -> None:
     async with site({"N1": is_stuck, "N2": streams()}) as place, Client(place.port) as one, Client(place.port) as two:
@@ -195,10 +204,7 @@ async def test_what_a_stuck_server_still_answers_is_no_sign_of_life(path: str) -
 
 async def test_silence_is_remembered_when_all_clients_have_given_up() -> None:
     async with site({"N1": is_stuck, "N2": streams()}) as place:
-        async with Client(place.port) as client:
-            await ask_stuck(place, client)
-            grow_old(backend(place, "N1").life)
-        await until(lambda: place["N1"].open == 0)
+        await give_up(place)
         assert await served_by(place) == {"N2"}
         backend(place, "N1").life.given_up_at -= TRY_AGAIN_S + 1
         async with Client(place.port) as trial:
@@ -233,10 +239,7 @@ async def test_questions_of_our_own_are_no_work_in_vain() -> None:
 
 async def test_a_server_that_works_again_is_found_by_the_request_that_tries() -> None:
     async with site({"N1": is_stuck, "N2": streams()}) as place:
-        async with Client(place.port) as client:
-            await ask_stuck(place, client)
-            grow_old(backend(place, "N1").life)
-        await until(lambda: place["N1"].open == 0)
+        await give_up(place)
         place["N1"].script = streams()
         backend(place, "N1").life.given_up_at -= TRY_AGAIN_S + 1
         await served_by(place, 40)
@@ -287,12 +290,10 @@ async def test_a_trial_that_is_refused_is_followed_by_another() -> None:
 async def test_one_split_request_at_a_time_tries_a_server_that_was_given_up() -> None:
     """Also while its prompt is still computed."""
     may_go_on = asyncio.Event()
-
-    async def takes_its_time(seen: Seen, wire: Wire) -> None:
-        await may_go_on.wait()
-        await wire.json(prefill_answer())
-
-    async with site({"P1": takes_its_time, "D1": is_stuck, "D2": streams()}) as place, AsyncExitStack() as stack:
+    async with (
+        site({"P1": after(may_go_on, prefills), "D1": is_stuck, "D2": streams()}) as place,
+        AsyncExitStack() as stack,
+    ):
         backend(place, "D1").life.given_up_at = time.monotonic() - TRY_AGAIN_S - 1
         clients = [await stack.enter_async_context(Client(place.port)) for _ in range(10)]
         for client in clients:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.routing.crew import Crew, crew_before, figures, metrics_of_all
-from tests.routing.scripted import Answer, Client, Engine, Seen, Wire, chat_body, streams, until
+from tests.routing.scripted import Answer, Client, Engine, Seen, Wire, after, chat_body, streams, until
 
 REQUESTS = 'switchyard_router_requests_total{deployment="alone",outcome="ok",route="plain"}'
 SERVERS = ("N1", "N2", "N3", "N4")
@@ -91,12 +91,7 @@ async def test_what_one_worker_sent_somewhere_the_other_sends_there_too(text: st
 
 async def test_a_burst_over_two_workers_spreads_evenly_over_idle_servers() -> None:
     go = asyncio.Event()
-
-    async def waits(seen: Seen, wire: Wire) -> None:
-        await go.wait()
-        await streams()(seen, wire)
-
-    async with crew_before(dict.fromkeys(SERVERS, waits)) as (made, engines):
+    async with crew_before(dict.fromkeys(SERVERS, after(go, streams()))) as (made, engines):
         clients = await half_each(made, 50)
         await asyncio.gather(*(client.chat(stream=True) for client in clients))
         await until(lambda: sum(counts(engines)) == 50)
@@ -146,12 +141,7 @@ async def test_the_metrics_of_any_worker_are_those_of_all() -> None:
 
 async def test_metrics_add_up_what_is_under_way() -> None:
     go = asyncio.Event()
-
-    async def waits(seen: Seen, wire: Wire) -> None:
-        await go.wait()
-        await streams()(seen, wire)
-
-    async with crew_before({"N1": waits}) as (made, engines):
+    async with crew_before({"N1": after(go, streams())}) as (made, engines):
         clients = await made.one_client_each()
         for client in clients:
             await client.chat(stream=True)
