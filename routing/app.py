@@ -36,7 +36,7 @@ from routing.table import EMPTY, Deployment, Server, Table
 from routing.turnstile import Turnstile
 
 MAX_BODY_BYTES: Final = 64 * 2**20
-MAX_WAITING: Final = 1000
+MAX_WAITING = 1000
 """Requests that may wait for a pool that is starting."""
 
 

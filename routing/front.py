@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_READS: Final = 8
 """A head that is longer, or comes in more pieces, is uvicorn's, which reads it on its way."""
-LOOK_EVERY_S: Final = 0.5
+LOOK_EVERY_S = 0.5
 
 
 class Front:
