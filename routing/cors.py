@@ -24,6 +24,8 @@ OF_PREFLIGHTS: Final = frozenset(
 OF_ANSWERS: Final = (b"access-control-allow-origin", b"access-control-allow-credentials")
 """What of the answer to a preflight holds for the answers that follow it."""
 MOST_ORIGINS: Final = 1000
+LONGEST_ORIGIN: Final = 512
+"""In bytes. A site's name is shorter, and only those are remembered."""
 
 
 class Origins:
@@ -34,6 +36,8 @@ class Origins:
 
     def learn(self, request: Request, headers: Headers) -> None:
         origin = request.get(ORIGIN) or b""
+        if len(origin) > LONGEST_ORIGIN:
+            return
         said = [(name, value) for name, value in headers if name in OF_ANSWERS]
         self._said[origin] = [*said, (b"vary", b"Origin")]
         self._said.move_to_end(origin)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import pytest
 
 from console.simulator.cors import METHODS
-from routing.cors import MOST_ORIGINS, Origins
+from routing.cors import LONGEST_ORIGIN, MOST_ORIGINS, Origins
 from routing.reply import Request
 from routing.table import Deployment, Policy, Server, Table
 from tests.routing.scripted import (
@@ -208,6 +208,13 @@ def test_of_many_sites_the_last_are_remembered() -> None:
         request = Request("OPTIONS", CHAT, b"", [(b"origin", b"%d" % number)], b"")
         origins.learn(request, [(b"access-control-allow-origin", b"*")])
     assert (origins.of(b"0"), origins.of(b"1") is None) == (None, False)
+
+
+def test_what_is_too_long_to_be_a_site_is_not_remembered() -> None:
+    origins, longest = Origins(), b"o" * LONGEST_ORIGIN
+    for origin in (longest, longest + b"o"):
+        origins.learn(Request("OPTIONS", CHAT, b"", [(b"origin", origin)], b""), [])
+    assert (origins.of(longest) is None, origins.of(longest + b"o")) == (False, None)
 
 
 async def test_own_errors_to_a_request_with_a_cookie_cannot() -> None:
