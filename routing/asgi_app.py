@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from routing.asgi import AsgiReply, Receive, Scope, Send
 from routing.exchange import Exchange
+from routing.http1 import Headers
 from routing.reply import Request
 
 if TYPE_CHECKING:
@@ -32,13 +33,14 @@ async def _live(router: "Router", receive: Receive, send: Send) -> None:
 
 
 async def _answer(router: "Router", scope: Scope, receive: Receive, send: Send) -> None:
-    body = await _read_body(receive, router.max_body_bytes)
+    headers = [(name.lower(), value) for name, value in scope["headers"]]
+    is_too_large = _declared_bytes(headers) > router.max_body_bytes
+    body = b"" if is_too_large else await _read_body(receive, router.max_body_bytes)
     if body is None:
         return
-    headers = [(name.lower(), value) for name, value in scope["headers"]]
-    query = scope.get("query_string", b"")
+    is_too_large = is_too_large or len(body) > router.max_body_bytes
     reply = AsgiReply(receive, send)
-    request = Request(scope["method"], scope["path"], query, headers, body, len(body) > router.max_body_bytes)
+    request = Request(scope["method"], scope["path"], scope.get("query_string", b""), headers, body, is_too_large)
     exchange = Exchange(router, request, reply)
     over = asyncio.Event()
     exchange.on_over = over.set
@@ -48,6 +50,11 @@ async def _answer(router: "Router", scope: Scope, receive: Receive, send: Send) 
     finally:
         exchange.leave()
         await over.wait()
+
+
+def _declared_bytes(headers: Headers) -> int:
+    """Of the body; 0 where its length is not told."""
+    return next((int(value) for name, value in headers if name == b"content-length" and value.isdigit()), 0)
 
 
 async def _read_body(receive: Receive, limit_bytes: int) -> bytes | None:

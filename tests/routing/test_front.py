@@ -114,6 +114,17 @@ async def test_what_is_not_plain_is_uvicorns(request_bytes: bytes, status: int, 
             assert len(left) == 1
 
 
+@pytest.mark.parametrize("first", [b"", b"GET /elsewhere HTTP/1.1\r\nhost: router\r\n\r\n"], ids=["front", "uvicorn"])
+async def test_a_body_that_is_said_to_be_too_long_is_refused_before_it_comes(first: bytes) -> None:
+    async with site({"N1": streams()}, max_body_bytes=1000) as place, Client(place.port) as client:
+        if first:
+            await pieces(client, first)
+            assert (await client.answer()).status == 404
+        await pieces(client, HEAD.replace(b"%d" % len(BODY), b"1001"))
+        assert (await client.answer()).status == 413
+        assert place.nothing_is_held()
+
+
 async def test_empty_lines_before_a_request_are_passed_over(left: list[bytes]) -> None:
     async with site({"N1": streams()}) as place, Client(place.port) as client:
         await pieces(client, b"\r\n" + REQUEST)
