@@ -127,14 +127,10 @@ class IgnoresUpgrades(LimitsHeads):
         self.parser.feed_data(b"\r\n".join(lines) + b"\r\n\r\n")
 
     def _new_parser(self) -> httptools.HttpRequestParser:
-        return lenient_parser(self)
-
-
-def lenient_parser(callbacks: object) -> httptools.HttpRequestParser:
-    """As uvicorn makes it: bytes after a request that closes its connection are no error."""
-    parser = httptools.HttpRequestParser(callbacks)
-    parser.set_dangerous_leniencies(lenient_data_after_close=True)
-    return parser
+        """As uvicorn makes it: bytes after a request that closes its connection are no error."""
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
 
 
 def _too_large() -> bytes:
